@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from oncelog_service.counting.histogram import SECONDS, Histogram
 
@@ -33,6 +35,14 @@ class Times:
         found.observe(seconds)
 
 
+class Edge(NamedTuple):
+    """What the server in front of the service knows."""
+
+    certificate_ends_ms: int | None = None
+    """None: it speaks no TLS, or that cannot be read."""
+    descriptors: int = 2**20
+
+
 @dataclass(slots=True)
 class Traffic:
     """Of one process, as long as it lives."""
@@ -51,6 +61,8 @@ class Traffic:
     """Of requests that no address has taken."""
     routes: dict[tuple[str, str], Times] = field(default_factory=dict)
     """Of the others, by method and address, as it stands in the table."""
+    edge: Callable[[], Edge] = Edge
+    """As it is now; the server says so once there is one."""
 
     @property
     def publishes(self) -> Histogram:

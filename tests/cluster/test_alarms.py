@@ -43,8 +43,11 @@ def test_an_instance_that_is_gone_without_a_word_is_missed_until_it_is_there_aga
     assert found.since_ms is not None
     assert abs(found.since_ms - time.time() * 1000) < 600_000
     assert found.about["url"] == owner.url
+    text = other.ask("GET", "/metrics").text
+    assert ("\noncelog_instances_missing 1" in text, f"\noncelog_instances {len(cluster.all) - 1}" in text) == (True, True)
     cluster.make_whole()
     until(lambda: "instance_missing" not in alarms(other))
+    until(lambda: "\noncelog_instances_missing 0" in other.ask("GET", "/metrics").text)
 
 
 def test_an_instance_that_is_stopped_is_not_missed(cluster: Instances, client: Client) -> None:

@@ -29,6 +29,7 @@ rule_files: [alerts.yml]
 scrape_configs:
   - job_name: oncelog
     file_sd_configs: [{files: [targets.json], refresh_interval: 1s}]
+    tls_config: {insecure_skip_verify: true}
 """
 
 
@@ -47,7 +48,8 @@ class Prometheus:
     def reads(self, url: str) -> None:
         """Have it read this service alone, and return when it has done so for a while."""
         beside = self._targets.with_suffix(".new")
-        beside.write_text(json.dumps([{"targets": [urlsplit(url).netloc]}]))
+        target = {"targets": [urlsplit(url).netloc], "labels": {"__scheme__": urlsplit(url).scheme}}
+        beside.write_text(json.dumps([target]))
         os.replace(beside, self._targets)
         until(lambda: self.value(url, "count_over_time(up{}[20s])") >= 6, "it reads the service", every=0.1)
 

@@ -7,22 +7,26 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 import requests
 
-from oncelog import Consumer
+from oncelog import Consumer, Producer
 from oncelog_service.retention import Retention
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, StoreDamaged, StoreError
 from oncelog_service.topics import Topics
 from tests.behaviours.test_full_disk import MIB, small_disk
+from tests.cluster.instances import LEASE_SECONDS, Instance, instances
 from tests.deploy.prometheus import MISSING, PROMETHEUS, PROMTOOL, RULES, Prometheus, running_prometheus
-from tests.patience import until
+from tests.patience import PATIENCE, until
+from tests.postgres import postgres_server
 from tests.rest.talk import TIMEOUT, Topic, done
 from tests.rest.test_transactions import Transactions
+from tests.world.certificates import Authority
 from tests.world.clock import ManualClock
 from tests.world.service import RunningService, free_port, running_service
 
@@ -30,7 +34,8 @@ pytestmark = [pytest.mark.wide, pytest.mark.skipif(PROMETHEUS is None or PROMTOO
 
 Cause: TypeAlias = Callable[[], None]
 """Brings it about, or brings it about once more."""
-Scene: TypeAlias = Callable[[Path, pytest.MonkeyPatch], AbstractContextManager[tuple[RunningService, Cause]]]
+Served: TypeAlias = RunningService | Instance
+Scene: TypeAlias = Callable[[Path, pytest.MonkeyPatch], AbstractContextManager[tuple[Served, Cause]]]
 
 ALERTS: dict[str, Scene] = {}
 """Alert → what sets its scene."""
@@ -44,10 +49,10 @@ ALLOWED = {
 """What may come with it. A scrape may be late on a busy machine, which looks as if the service were down."""
 
 
-def sets(alert: str) -> Callable[[Callable[..., Iterator[tuple[RunningService, Cause]]]], Scene]:
+def sets(alert: str) -> Callable[[Callable[..., Iterator[tuple[Served, Cause]]]], Scene]:
     """The scene of this alert."""
 
-    def noted(scene: Callable[..., Iterator[tuple[RunningService, Cause]]]) -> Scene:
+    def noted(scene: Callable[..., Iterator[tuple[Served, Cause]]]) -> Scene:
         ALERTS[alert] = contextmanager(scene)
         return ALERTS[alert]
 
@@ -55,13 +60,13 @@ def sets(alert: str) -> Callable[[Callable[..., Iterator[tuple[RunningService, C
 
 
 @sets("OncelogDown")
-def down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, Cause]]:
+def down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
     with running_service() as service:
         yield service, service.stop
 
 
 @sets("OncelogStoreClosed")
-def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, Cause]]:
+def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
     disk, opens = Disk(), [True]
 
     def open_store() -> MemoryStore:
@@ -81,7 +86,7 @@ def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Ru
 
 
 @sets("OncelogStoreFailed")
-def failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, Cause]]:
+def failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
     disk = Disk()
     with running_service(open_store=lambda: MemoryStore(disk)) as service:
         topic = Topic(service.url)
@@ -95,7 +100,7 @@ def failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Ru
 
 
 @sets("OncelogStoreDamaged")
-def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, Cause]]:
+def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
     class Damaged(MemoryStore):
         def write(self, batches: Sequence[Batch]) -> None:
             if any(batch.laid for batch in batches):
@@ -109,7 +114,7 @@ def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[R
 
 
 @sets("OncelogBackgroundFailed")
-def background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, Cause]]:
+def background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
     failing = [False]
     monkeypatch.setattr(Retention, "once", _raising(failing, Retention.once))
     with running_service(retention_seconds=0.1) as service:
@@ -127,7 +132,7 @@ def _raising(failing: list[bool], real: Callable[..., object]) -> Callable[..., 
 
 
 @sets("OncelogInternalErrors")
-def internal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, Cause]]:
+def internal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
     async def names(self: Topics, namespace: str) -> list[str]:
         raise ValueError("nobody thought of this")
 
@@ -137,7 +142,7 @@ def internal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
 
 
 @contextmanager
-def on_small_disk(tmp_path: Path, upto: float) -> Iterator[tuple[RunningService, Cause]]:
+def on_small_disk(tmp_path: Path, upto: float) -> Iterator[tuple[Served, Cause]]:
     """The disk is filled until so many floors of it are free."""
     floor = 16 * MIB
     with (
@@ -155,13 +160,13 @@ def on_small_disk(tmp_path: Path, upto: float) -> Iterator[tuple[RunningService,
 
 
 @sets("OncelogDiskNearlyFull")
-def nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, Cause]]:
+def nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
     with on_small_disk(tmp_path, 1.9) as scene:
         yield scene
 
 
 @sets("OncelogDiskFull")
-def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, Cause]]:
+def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
     with on_small_disk(tmp_path, 1.9) as (service, cause):
 
         def fill() -> None:
@@ -175,7 +180,7 @@ def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Runn
 
 
 @sets("OncelogSlowSync")
-def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, Cause]]:
+def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
     disk = Disk()
     with running_service(open_store=lambda: MemoryStore(disk)) as service:
         topic = Topic(service.url)
@@ -190,7 +195,7 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Runn
 
 
 @sets("OncelogTopicHeld")
-def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, Cause]]:
+def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
     clock = ManualClock()
     with running_service(clock=clock) as service:
         topic, pointer = Topic(service.url, transactional="both"), Transactions(service.url).start(type="long")
@@ -200,7 +205,7 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Runn
 
 
 @sets("OncelogLagGrows")
-def lags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, Cause]]:
+def lags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
     with running_service() as service:
         topic = Topic(service.url)
         with Consumer("t", subscription="slow", start="earliest", url=service.url):
@@ -210,7 +215,7 @@ def lags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Runn
 
 
 @sets("OncelogProducerFenced")
-def fenced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, Cause]]:
+def fenced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
     with running_service() as service:
         topic = Topic(service.url)
         old, _ = (topic.good("POST", "/producers", json={"name": "p", "nonce": nonce})["epoch"] for nonce in ("one", "two"))
@@ -221,8 +226,21 @@ def fenced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Ru
         yield service, cause
 
 
+@sets("OncelogConsumerFenced")
+def fenced_consumer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
+    with running_service() as service:
+        topic = Topic(service.url)
+        for nonce in ("one", "two"):
+            topic.good("POST", "/subscriptions", json={"name": "s", "nonce": nonce, "start": {"at": "earliest"}})
+
+        def cause() -> None:
+            assert topic.request("POST", "/subscriptions/s/receive", json={"epoch": 1}).status_code == 403
+
+        yield service, cause
+
+
 @sets("OncelogSequenceGaps")
-def gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, Cause]]:
+def gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
     with running_service() as service:
         topic = Topic(service.url)
         epoch = topic.good("POST", "/producers", json={"name": "p", "nonce": "one", "gaps": "refuse"})["epoch"]
@@ -235,7 +253,7 @@ def gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Runn
 
 
 @sets("OncelogRefuses")
-def refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, Cause]]:
+def refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
     with running_service(max_request_bytes=100_000, max_inflight_bytes=2_000) as service:
         topic = Topic(service.url)
 
@@ -246,7 +264,7 @@ def refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[R
 
 
 @sets("OncelogSnapshotTooOld")
-def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, Cause]]:
+def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
     clock = ManualClock()
     with running_service(clock=clock, snapshot_messages=10) as service:
         topic, pointer = Topic(service.url, transactional="both"), Transactions(service.url).start(type="long")
@@ -257,13 +275,31 @@ def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Runni
 
 
 @sets("OncelogTransactionsUnreachable")
-def unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, Cause]]:
+def unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
     port = free_port()
     with (
         running_service(port=port) as alone,
         running_service(transactions_url=f"http://127.0.0.1:{port}") as service,
     ):
         yield service, alone.stop
+
+
+@sets("OncelogInstanceMissing")
+def missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
+    with instances(postgres_server().fresh_schema(), tmp_path, 2, lease_seconds=LEASE_SECONDS) as found:
+        there, gone = found.all
+        found.make_whole()
+        with found.client(retry=PATIENCE) as client, Producer(found.topic_at(gone, client), client=client) as producer:
+            producer.send(b"x")
+        yield there, gone.kill
+
+
+@sets("OncelogCertificateEnds")
+def ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
+    authority, clock = Authority(tmp_path), ManualClock(round(time.time() * 1000))
+    issued = authority.issue("short", ips=["127.0.0.1"], ends=timedelta(days=15))
+    with running_service(clock=clock, **issued.tls) as service:
+        yield service, lambda: clock.advance(86_400_000)
 
 
 def _fail(_: object) -> None:

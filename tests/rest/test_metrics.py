@@ -104,6 +104,19 @@ def test_producers_that_are_fenced_and_sequence_ids_that_are_left_out_are_counte
             assert found.value("problems_total", code="sequence_gap") == count
 
 
+def test_consumers_that_are_fenced_are_counted_on_their_topic() -> None:
+    with running_service() as service:
+        topic = Topic(service.url)
+        old, _ = (
+            topic.good("POST", "/subscriptions", json={"name": "s", "nonce": nonce, "start": {"at": "earliest"}})["epoch"]
+            for nonce in ("first", "second")
+        )
+        for count in (1, 2):
+            refused(topic.request("POST", "/subscriptions/s/receive", json={"epoch": old}), 403, "consumer_fenced")
+            found = Metrics(service)
+            assert (found.topic("fenced_consumers_total"), found.topic("fenced_total")) == (count, 0)
+
+
 def test_times_are_counted_by_the_address_as_it_stands_in_the_table_and_by_status() -> None:
     with running_service() as service:
         topic = Topic(service.url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -144,9 +145,16 @@ def test_a_certificate_that_ends_is_named_until_another_one_is_in_its_place(tmp_
             clock.advance(1_001)
             return {each.code: each for each in client.alarms().alarms}
 
+        def left() -> float:
+            headers = {"Authorization": "Bearer root"}
+            text = requests.get(service.url + "/metrics", headers=headers, verify=authority.file, timeout=TIMEOUT).text
+            return float(re.findall(r"^oncelog_certificate_left_seconds (.*)$", text, re.MULTILINE)[0])
+
         assert "expires in 3 days" in found()["certificate_ends"].what
+        assert 2.9 * 86_400 < left() < 3 * 86_400
         later.put_in_place_of(soon)
         until(lambda: found() == {})
+        assert 299 * 86_400 < left() < 300 * 86_400
         client.create_token("loader", ["read:*/*"], expires_in=100)
         assert found() == {}
         clock.advance(91_000)

@@ -12,7 +12,8 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 from uuid import uuid4
@@ -211,6 +212,15 @@ class Membership(Leases):
         """Returns all instances that are alive and serve, and all leases that are held. Raises StorageUnavailable."""
         instances = await self._ask(self._table.instances)
         return [each for each in instances if each.is_service], await self._ask(self._table.held)
+
+    def missing(self, instances: Iterable[Instance], held: Mapping[bytes, LeaseHolder]) -> list[tuple[str, str, int]]:
+        """(id, URL, leases) of those that are gone without having left: nobody has come for all that they served.
+
+        ``instances`` and ``held``: as :meth:`overview` tells them. Who has left as it should leaves no lease.
+        """
+        alive = {each.id for each in instances}
+        left = Counter(lease.instance for lease in held.values())
+        return [(id, url, left[id]) for id, url in self.vanished.items() if id not in alive and left[id]]  # noqa: A001
 
     async def holder(self, resource: bytes) -> Instance | None:
         """Returns the instance that holds a resource and is alive. Raises StorageUnavailable."""

@@ -38,6 +38,8 @@ class Tally:
     """Messages that were answered as duplicates."""
     fenced: int = 0
     """Requests refused as ``producer_fenced``."""
+    fenced_consumers: int = 0
+    """Requests refused as ``consumer_fenced``."""
     gaps: int = 0
     """Requests refused as ``sequence_gap``."""
     delivered: int = 0
@@ -47,13 +49,8 @@ class Tally:
 
     def add(self, other: Tally, times: int = 1) -> None:
         """Adds another one so many times; -1: takes it away."""
-        self.messages += times * other.messages
-        self.bytes += times * other.bytes
-        self.duplicates += times * other.duplicates
-        self.fenced += times * other.fenced
-        self.gaps += times * other.gaps
-        self.delivered += times * other.delivered
-        self.delivered_bytes += times * other.delivered_bytes
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + times * getattr(other, name))
 
     def without(self, others: Iterable[Tally]) -> Tally:
         """Returns what is left of it."""
@@ -106,6 +103,11 @@ class TopicCounts:
         """Notes a request under an epoch of before."""
         self.own.fenced += 1
         self._all.fenced += 1
+
+    def fenced_consumer(self) -> None:
+        """Notes a request of a consumer under an epoch of before."""
+        self.own.fenced_consumers += 1
+        self._all.fenced_consumers += 1
 
     def left_out(self) -> None:
         """Notes a request that leaves out sequence ids, of a producer that refuses gaps."""

@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 import oncelog
-from oncelog.errors import NotServedHere, StorageUnavailable, TopicDamaged, all_errors
+from oncelog.errors import NotServedHere, NotSupported, StorageUnavailable, TopicDamaged, all_errors
 from oncelog_service.counting.counts import Counts
 from oncelog_service.metrics import tables
 from oncelog_service.metrics.families import GAUGE, families, histogram
@@ -56,6 +56,24 @@ async def _of_store(service: Service) -> list[Metric]:
     except (StorageUnavailable, TopicDamaged):  # of a store that is not open nothing else is known
         opened = {}
     return [*found, *of_topics(service, opened)]
+
+
+async def _of_instances(service: Service) -> list[Metric]:
+    """Finds how many there are over a shared store. The database is asked only while one has vanished."""
+    alive, missing = 1, 0
+    try:
+        membership = service.membership
+        alive = len(membership.alive[1])
+        if membership.vanished:
+            missing = len(membership.missing(*await membership.overview()))
+    except NotSupported:
+        pass
+    except StorageUnavailable:
+        return []
+    return [
+        GAUGE("oncelog_instances", "Instances over the store that are alive", alive),
+        GAUGE("oncelog_instances_missing", "Instances that are gone without having left, with leases", missing),
+    ]
 
 
 def _of_transactions(service: Service) -> Iterator[Metric]:
@@ -111,7 +129,7 @@ def _of_traffic(traffic: Traffic) -> Iterator[Metric]:
 async def collected(service: Service) -> list[Metric]:
     """Returns all metrics as they are now."""
     process = await asyncio.to_thread(ProcessCollector(registry=None).collect)
-    return [*_of_process(service), *await _of_store(service), *_of_transactions(service), *process]
+    return [*_of_process(service), *await _of_store(service), *await _of_instances(service), *_of_transactions(service), *process]
 
 
 async def exposition(service: Service) -> tuple[bytes, str]:

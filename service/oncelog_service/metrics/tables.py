@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from oncelog.errors import StorageUnavailable
 from oncelog_service.atomic.coordinator import AtomicCommits
@@ -43,9 +44,13 @@ ALWAYS: Sequence[Measure[Service]] = (
     Measure(GAUGE, "store_damaged", "Whether writes fail again and again since what is stored is damaged", lambda it: it.damaged),
     Measure(GAUGE, "store_open", "Whether the store is open", lambda it: _serves(it)),
     Measure(GAUGE, "connections", "Connections that are open", lambda it: it.traffic.connections),
+    Measure(
+        GAUGE, "certificate_left_seconds", "Until the certificate expires that is shown to clients; infinite where there is none",
+        lambda it: _certificate_left(it),
+    ),
     Measure(GAUGE, "body_bytes", "Request bodies in hand", lambda it: it.traffic.body_bytes),
     Measure(GAUGE, "unread_bytes", "Answers that are written and not read yet", lambda it: it.traffic.unread_bytes),
-)
+)  # fmt: skip
 """Also while the store is not open."""
 
 WHILE_OPEN: Sequence[Measure[Service]] = (
@@ -107,3 +112,8 @@ def _serves(service: Service) -> bool:
     except StorageUnavailable:
         return False
     return True
+
+
+def _certificate_left(service: Service) -> float:
+    ends_ms = service.traffic.edge().certificate_ends_ms
+    return inf if ends_ms is None else (ends_ms - service.clock.now_ms()) / 1000

@@ -23,6 +23,9 @@ COUNTED: Sequence[Measure[Tally]] = (
     Measure(COUNTER, "topic_delivered", "Messages handed to readers and consumers", lambda it: it.delivered),
     Measure(COUNTER, "topic_delivered_bytes", "Bytes of the answers that had them", lambda it: it.delivered_bytes),
     Measure(COUNTER, "topic_fenced", "Requests of producers that a newer one has fenced", lambda it: it.fenced),
+    Measure(
+        COUNTER, "topic_fenced_consumers", "Requests of consumers that a newer one has fenced", lambda it: it.fenced_consumers
+    ),
     Measure(COUNTER, "topic_sequence_gaps", "Requests that left sequence ids out where that is refused", lambda it: it.gaps),
 )
 """Of each topic that has a series, and of all others."""

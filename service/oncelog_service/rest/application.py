@@ -17,8 +17,6 @@ from oncelog.errors import (
     NotFound,
     NotServedHere,
     OncelogError,
-    ProducerFenced,
-    SequenceGap,
     Unauthorized,
 )
 from oncelog.http.transport import READ_SECONDS
@@ -160,21 +158,13 @@ class Application:
                     self._noted(principal, head, failure)
                 raise
         except BaseException as failure:  # also that the service stops, and waits no longer for what came of it
-            self._count(failure, path)
-            self.watch.refusals.note(failure, self._service.clock.now_ms(), path, principal.owner or "")
+            self.watch.refused(failure, path, principal.owner or "")
             if call.audited:
                 self._noted(principal, head, failure, call.subject)
             raise
         if call.audited:
             self._noted(principal, head, None, call.subject)
         return found if isinstance(found, Answer) else json_answer(found)
-
-    def _count(self, failure: BaseException, path: dict[str, str]) -> None:
-        """Counts on its topic what its producers should hear of. A commit over several topics is of none of them."""
-        if isinstance(failure, (ProducerFenced, SequenceGap)) and "topic" in path:
-            counts = self._service.counts.topics.find((path["namespace"], path["topic"]))
-            if counts is not None:  # else it was closed meanwhile
-                counts.fenced() if isinstance(failure, ProducerFenced) else counts.left_out()
 
     def _note(self, route: Route, principal: Principal | None, head: Head, failure: BaseException) -> None:
         """Keeps that something administrative was refused before its handler was asked."""

@@ -16,8 +16,7 @@ from oncelog_service.rest.bounds.places import places_for, told_for
 from oncelog_service.rest.certificates import Certificates
 from oncelog_service.rest.protocol import Application, HttpConnection, Shared
 from oncelog_service.rest.tls import TlsConnection
-from oncelog_service.traffic import Traffic
-from oncelog_service.watch.gather import Edge
+from oncelog_service.traffic import Edge, Traffic
 from oncelog_service.watch.watch import Watch
 
 _log = logging.getLogger(__name__)
@@ -58,8 +57,7 @@ class Server:
         self._pause_seconds = settings.drain_seconds
         self._acceptor: Acceptor | None = None
         self._watch = watch
-        if watch is not None:
-            watch.edge = self._edge
+        self._shared.traffic.edge = self._edge
 
     def _edge(self) -> Edge:
         ends_ms = None if self.certificates is None else self.certificates.ends_ms

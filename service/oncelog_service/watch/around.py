@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -36,11 +35,9 @@ class Around(NamedTuple):
 async def look_around(membership: Membership, ask: Ask, clock: Clock) -> Around:
     """Asks all of them at once. Raises StorageUnavailable: the database does not say who is there."""
     instances, held = await membership.overview()
-    alive = {each.id for each in instances}
-    left = Counter(lease.instance for lease in held.values())  # who has left as it should leaves none
     others = [each for each in instances if each.id != membership.id]
     answers = await asyncio.gather(*(_asked(each, ask, clock) for each in others))
-    gone = [Member(id, url, False, left[id]) for id, url in membership.vanished.items() if id not in alive and left[id]]  # noqa: A001
+    gone = [Member(id, url, False, leases) for id, url, leases in membership.missing(instances, held)]  # noqa: A001
     return Around(
         (*(member for member, _ in answers), *gone),
         tuple(alarm for _, told in answers if told is not None for alarm in told.alarms),

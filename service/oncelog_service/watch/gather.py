@@ -31,13 +31,6 @@ _PATIENCE_SECONDS = 1.0
 """How long others are asked: what they do not say is left out."""
 
 
-class Edge(NamedTuple):
-    """What the server in front of the service knows."""
-
-    certificate_ends_ms: int | None = None
-    descriptors: int = 2**20
-
-
 class _OfTopics(NamedTuple):
     """What is seen of the topics that are open; of each kind the worst."""
 
@@ -55,7 +48,6 @@ Published = dict[tuple[bytes, str], tuple[int, int | None]]
 
 async def gather(
     service: Service,
-    edge: Edge,
     refusals: Refusals,
     shed: Mapping[str, int],
     thresholds: Thresholds,
@@ -63,7 +55,7 @@ async def gather(
 ) -> Facts:
     """The facts of this moment. ``shed``: as in :class:`Facts`; ``published``: what was read the last time, which is replaced by
     what is read now."""
-    settings, room, now_ms = service.settings, service.room, service.clock.now_ms()
+    settings, room, now_ms, edge = service.settings, service.room, service.clock.now_ms(), service.traffic.edge()
     seen = _OfTopics([], [], [], None)
     held: tuple[Held, ...] = ()
     lagging: tuple[Lagging, ...] = ()

@@ -16,10 +16,10 @@ from math import isinf
 from typing import NamedTuple
 
 import oncelog
-from oncelog.errors import NotServedHere, NotSupported, StorageUnavailable
+from oncelog.errors import ConsumerFenced, NotServedHere, NotSupported, ProducerFenced, SequenceGap, StorageUnavailable
 from oncelog.wire.overview import Alarm, Overview, Sample, TopicActivity
 from oncelog_service.cluster.membership import Membership
-from oncelog_service.counting.topics import Tally
+from oncelog_service.counting.topics import Tally, TopicCounts
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.service import Service
@@ -29,7 +29,7 @@ from oncelog_service.traffic import Traffic
 from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.watch.around import OF_THE_STORE, Around, Ask, look_around
 from oncelog_service.watch.facts import Thresholds
-from oncelog_service.watch.gather import Edge, Published, gather, open_logs
+from oncelog_service.watch.gather import Published, gather, open_logs
 from oncelog_service.watch.refusals import Refusals
 from oncelog_service.watch.rules import LATELY_MS, about_members, alarms, by_severity
 from oncelog_service.watch.samples import EVERY_SECONDS, KEPT, Samples, Totals, busiest, part
@@ -37,6 +37,11 @@ from oncelog_service.watch.samples import EVERY_SECONDS, KEPT, Samples, Totals, 
 _FRESH_SECONDS = 1.0
 """So long what was judged is answered again."""
 _BUSIEST = 20
+_COUNTED: Mapping[type[BaseException], Callable[[TopicCounts], None]] = {
+    ProducerFenced: TopicCounts.fenced,
+    ConsumerFenced: TopicCounts.fenced_consumer,
+    SequenceGap: TopicCounts.left_out,
+}
 
 
 class _Counted(NamedTuple):
@@ -86,8 +91,6 @@ class Watch:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self.edge: Callable[[], Edge] = Edge
-        """What the server in front knows; it says so once there is one."""
         self.refusals = Refusals()
         self.samples = Samples()
         self._started_ms = service.clock.now_ms()
@@ -106,6 +109,20 @@ class Watch:
         self._shed_at: deque[tuple[int, Counter[str]]] = deque(maxlen=KEPT)
         """What was shed up to each of the latest samples."""
         self._released = False
+
+    # --- refusals
+
+    def refused(self, error: BaseException, names: Mapping[str, str], who: str) -> None:
+        """A handler has refused something, or failed: what is of a kind that matters is counted on its topic, and remembered.
+
+        ``names``: of the address, which names no topic where a commit goes over several; ``who``: was refused.
+        """
+        count = _COUNTED.get(type(error))
+        if count is not None and "topic" in names:
+            counts = self._service.counts.topics.find((names["namespace"], names["topic"]))
+            if counts is not None:  # else it was closed meanwhile
+                count(counts)
+        self.refusals.note(error, self._service.clock.now_ms(), names, who)
 
     # --- alarms
 
@@ -148,7 +165,7 @@ class Watch:
         thresholds = Thresholds(
             settings.alarm_lag_messages, round(settings.alarm_lag_seconds * 1000), round(settings.alarm_held_seconds * 1000)
         )
-        facts = await gather(self._service, self.edge(), self.refusals, self._shed(), thresholds, self._published)
+        facts = await gather(self._service, self.refusals, self._shed(), thresholds, self._published)
         return self._seen_first.dated(alarms(facts, thresholds), facts.now_ms)
 
     def _shed(self) -> Mapping[str, int]:
