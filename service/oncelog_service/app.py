@@ -173,6 +173,11 @@ def build_server(service: Service, telemetry: Telemetry | None = None) -> Server
         application = Application(service, (*TRANSACTION_ROUTES, *STATUS_ROUTES), spans=spans)
     else:
         application = Application(service, ROUTES, CONSOLE_ROUTES, spans)
+    return server_of(application, service)
+
+
+def server_of(application: Application, service: Service) -> Server:
+    """Builds what answers HTTP as an application does. Raises BadCertificate."""
     return Server(application, service.settings, service.background, service.traffic, application.watch)
 
 

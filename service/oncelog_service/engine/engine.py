@@ -193,6 +193,10 @@ class Engine:
 
     # --- on its thread
 
+    def build_server(self, service: Service) -> Server:
+        """Builds what answers HTTP; the one for tests has it meet faults."""
+        return build_server(service)
+
     def _run(self, ready: threading.Event) -> None:
         try:
             with asyncio.Runner(loop_factory=_loop) as runner:
@@ -215,7 +219,7 @@ class Engine:
         service = build_service(self._settings, self._clock, self._open_store, url)
         try:
             await service.start()
-            self._service, self._server = service, build_server(service)
+            self._service, self._server = service, self.build_server(service)
             await self._server.run(listener, ready.set, service.release, service.drain)
         finally:
             if listener is not None:

@@ -1,0 +1,60 @@
+"""Reads all that is committed on a topic, which changes nothing there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from oncelog.api.api import Api
+from oncelog.codecs import codec_for
+from oncelog.message_id import SIZE
+from oncelog.values.message import Message
+from oncelog.wire.columns import MessageColumns, unpack
+from oncelog.wire.models import TopicAsked
+
+_SETTLED_SECONDS = 1.0
+
+
+def committed(client: Api, topic: str, namespace: str, codec: object = None) -> list[Message[Any]]:
+    """Every stable message that the topic holds: those of transactions if they are committed, none that was rolled back.
+
+    What is undecided ends it; it is waited for as long as something is decided within a second, since a topic is told of an end
+    a moment after whoever has committed. Raises TopicNotFound, TopicDamaged.
+    """
+    decoded = codec_for(codec)
+    end = client.stats(topic, namespace).upcoming_offset
+    found, before = client.offsets({topic: TopicAsked()}, namespace)[topic], -1
+    while before < found.stable < end:
+        before = found.stable
+        found = client.offsets({topic: TopicAsked(after=before)}, namespace, wait=_SETTLED_SECONDS)[topic]
+    messages: list[Message[Any]] = []
+    at = found.earliest
+    while at < found.stable:
+        columns = client.read_columns(topic, at, found.stable, namespace, generation=found.generation, properties=True)
+        messages += (Message(record, decoded) for record in _records(columns))
+        at = columns.next
+    return messages
+
+
+def _records(columns: MessageColumns) -> Iterator[dict[str, Any]]:
+    ids = columns.message_ids
+    offsets = (run.first + at for run in columns.offsets for at in range(run.count))
+    producers = (
+        (run.producer, None if run.sequence_id is None else run.sequence_id + at)
+        for run in columns.producers
+        for at in range(run.count)
+    )
+    none = [None] * columns.messages
+    keys = none if columns.keys is None else unpack(columns.keys)
+    rows = zip(offsets, producers, unpack(columns.values), keys, columns.properties or none, strict=True)
+    for at, (offset, (producer, sequence_id), payload, key, properties) in enumerate(rows):
+        yield {
+            "id": ids[at * SIZE : (at + 1) * SIZE],
+            "offset": offset,
+            "payload": payload,
+            "key": key,
+            "properties": properties,
+            "producer": producer,
+            "sequenceId": sequence_id,
+            "ttl": None,
+        }

@@ -1,0 +1,55 @@
+"""The pytest plugin: a service for each test that asks for one. What it needs is loaded then, and nothing before."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from oncelog_service.testing.service import OncelogService
+
+_OF_CLIENTS = ("ONCELOG_TOKEN", "ONCELOG_TOKEN_FILE", "ONCELOG_CA", "ONCELOG_CERT", "ONCELOG_PROXY")
+_SERVICE = pytest.StashKey["OncelogService"]()
+
+
+@pytest.fixture
+def oncelog_settings() -> dict[str, Any]:
+    """Settings of the service that a test is given, by name; a test's own fixture of this name returns others."""
+    return {}
+
+
+@pytest.fixture
+def oncelog_service(
+    request: pytest.FixtureRequest, oncelog_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[OncelogService]:
+    """A service in memory for this test, where clients go by themselves meanwhile (ONCELOG_URL); see `oncelog.testing`."""
+    from oncelog.testing import service
+
+    made = service(**oncelog_settings)
+    try:
+        made.start()
+        request.node.stash[_SERVICE] = made
+        for name in _OF_CLIENTS:
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("ONCELOG_URL", made.url)
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """A test has failed, too, where what it planned did not happen, or what it recorded is wrong."""
+    try:
+        result = yield
+    except BaseException as error:
+        service = item.stash.get(_SERVICE, None)
+        if service is not None:
+            service.explain(error)
+        raise
+    service = item.stash.get(_SERVICE, None)
+    if service is not None:
+        service.verify()
+    return result

@@ -1,0 +1,1 @@
+"""What people test their own pipelines with."""
