@@ -40,11 +40,16 @@ def test_as_long_as_there_is_place_a_topic_has_a_series_with_all_that_happened_o
         counts.taken_in(10 * number)
         counts.repeated(100 * number)
         counts.fenced()
-        counts.left_out()
+        for _ in range(2):
+            counts.fenced_consumer()
+        for _ in range(3):
+            counts.left_out()
+        counts.handed_out(4, 5)
     found = dict(topics.series(0, [a, b, c]))
-    assert found[a] == Tally(1, 10, 100, 1, 1)
-    assert found[b] == Tally(2, 20, 200, 1, 1)
-    assert topics.all == Tally(6, 60, 600, 3, 3)
+    assert found[a] == Tally(1, 10, 100, 1, 2, 3, 4, 5)
+    assert found[b] == Tally(2, 20, 200, 1, 2, 3, 4, 5)
+    assert topics.all == Tally(6, 60, 600, 3, 6, 9, 12, 15)
+    assert topics.others == Tally(3, 30, 300, 1, 2, 3, 4, 5)
 
 
 def test_a_topic_that_is_used_again_goes_on_where_its_series_was() -> None:
