@@ -38,7 +38,7 @@ COMMANDS = dict(_commands(ROOT, "oncelog"))
 
 
 def _named(text: str) -> set[str]:
-    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*|(?<=`)-[a-zA-Z](?=`)", text))
 
 
 def test_every_command_has_its_section_and_no_other_has_one() -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 from threading import Event
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from oncelog import Client, Reader
 from oncelog.api.calls import RETRY_SECONDS
 from oncelog_service.cli import session
-from oncelog_service.cli.messages.publish import lines_of
 from oncelog_service.storage.memory import Disk, MemoryStore
 from tests.behaviours.cli.support import ctrl_c, last_persisted, payloads, process, run, value
 from tests.patience import PATIENCE, until
@@ -239,10 +239,180 @@ def test_what_contradicts_itself_is_refused_before_anything_is_sent(running: Run
     assert payloads(running.url, "t") == []
 
 
-@given(st.lists(st.binary(max_size=5)))
-def test_lines_are_the_same_however_the_bytes_arrive(blocks: list[bytes]) -> None:
-    data = b"".join(blocks)
-    expected = data.split(b"\n")
-    if expected[-1] == b"":
-        expected.pop()
-    assert [line for lines in lines_of(iter(blocks)) for line in lines] == expected
+# --- rows of files
+
+
+def _csv(folder: Path, numbers: Iterable[int], **others: str) -> Path:
+    path = folder / "rows.csv"
+    rows = [f'{number},"city {number}\nof two lines",{others.get(f"n{number}", "x")}\r\n' for number in numbers]
+    path.write_bytes(("id,city,note\r\n" + "".join(rows)).encode())
+    return path
+
+
+def _parquet(folder: Path, numbers: Iterable[int], **others: str) -> Path:
+    path = folder / "rows.parquet"
+    rows = [{"id": number, "city": f"city {number}", "note": others.get(f"n{number}", "x")} for number in numbers]
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=3)
+    return path
+
+
+def _json(folder: Path, numbers: Iterable[int], **others: str) -> Path:
+    path = folder / "rows.json"
+    lines = [json.dumps({"id": number, "payload": f"{number}{others.get(f'n{number}', 'x')}"}) for number in numbers]
+    path.write_text("\n".join(lines))  # the last one has no end yet
+    return path
+
+
+def _ids(url: str) -> list[int]:
+    """Of what lies in the topic, in order."""
+    with Reader("t", url=url, timeout=0) as reader:
+        return [message.sequence_id for message in reader]
+
+
+FILES = {"csv": _csv, "parquet": _parquet, "json": _json}
+
+
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("numbers", ["line", "column=id"])
+def test_a_file_that_grows_is_resumed_and_one_that_has_changed_is_refused(
+    running: RunningService, tmp_path: Path, kind: str, numbers: str
+) -> None:
+    _create(running.url)
+    ids = [3 * number + 7 for number in range(12)]
+    expected = ids if numbers == "column=id" else list(range(12))
+    arguments = ("publish", "t", "--producer", "p", "-i", kind, "--sequence-id", numbers, "--resume", "--json", "--file")
+    make = FILES[kind]
+    for upto, counts in ((5, (0, 5)), (5, (5, 0)), (12, (5, 7)), (12, (12, 0))):
+        found = value(run(*arguments, str(make(tmp_path, ids[:upto])), url=running.url))
+        assert (found["skipped"], found["stored"], found["duplicates"]) == (*counts, 0)
+    assert _ids(running.url) == expected
+    changed = run(*arguments, str(make(tmp_path, [*ids, 99], **{f"n{ids[-1]}": "changed"})), url=running.url)
+    problem = json.loads(changed.stderr)
+    assert (changed.exit_code, problem["code"], problem["failed_message"]) == (1, "sequence_reused", 11)
+    assert "the input has changed since, or is another one" in problem["detail"]
+    moved = run(*arguments, str(make(tmp_path, [*ids[:4], *ids[5:], 99])), url=running.url)
+    if numbers == "line":  # every row behind the one that has gone has another number
+        assert json.loads(moved.stderr)["code"] == "sequence_reused"
+        shorter = run(*arguments, str(make(tmp_path, ids[:11])), url=running.url)
+        assert "it is another input, or has become shorter" in json.loads(shorter.stderr)["detail"]
+        assert _ids(running.url) == expected
+    else:
+        assert (value(moved)["stored"], _ids(running.url)) == (1, [*expected, 99])
+        assert value(run(*arguments, str(make(tmp_path, ids[:2])), url=running.url))["stored"] == 0
+
+
+def test_what_a_row_is_as_a_message(running: RunningService, tmp_path: Path) -> None:
+    _create(running.url)
+    common = ("publish", "t", "--producer", "p", "-k", "all", "-P", "of=all", "-P", "note=none", "--json")
+    columns = ("--payload-column", "city", "--key-column", "id", "--property-column", "note", "--sequence-id", "column=id")
+    for kind, number in (("csv", 1), ("parquet", 2)):
+        value(run(*common, *columns, "-i", kind, "--file", str(FILES[kind](tmp_path, [number])), url=running.url))
+    lines = b'{"id": 3, "note": "x", "city": 1}\n'
+    value(run(*common, *columns[2:], url=running.url, stdin=lines))
+    told = {"payload_base64": "/w==", "key_base64": "/g==", "properties": {"note": "its own"}, "sequence_id": 4, "offset": 0}
+    arguments = ("-i", "json", "--sequence-id", "column=sequence_id")
+    value(run(*common, *arguments, url=running.url, stdin=json.dumps(told).encode()))
+    for name in ("b-6", "a-5"):
+        (tmp_path / name).write_bytes(b"\0whole\n" + name.encode())
+    files = ("-i", "file", "--sequence-id", "name", str(tmp_path / "b-6"), str(tmp_path / "a-5"))
+    value(run(*common, *files, url=running.url))
+    value(run(*common, "-i", "file", "--sequence-id", "7", url=running.url, stdin=b"all of\nit"))
+    with Reader("t", url=running.url, timeout=0) as reader:
+        found = [(each.sequence_id, each.payload, each.key, each.properties) for each in reader]
+    everyones = {"of": "all", "note": "none"}
+    assert found == [
+        (1, b"city 1\nof two lines", b"1", {"of": "all", "note": "x"}),
+        (2, b"city 2", b"2", {"of": "all", "note": "x"}),
+        (3, lines.strip(), b"3", {"of": "all", "note": "x"}),
+        (4, b"\xff", b"\xfe", {"of": "all", "note": "its own"}),
+        (5, b"\0whole\na-5", b"all", everyones),
+        (6, b"\0whole\nb-6", b"all", everyones),
+        (7, b"all of\nit", b"all", everyones),
+    ]
+
+
+@pytest.mark.parametrize("bad", [0, 4])
+def test_nothing_passes_a_refused_row_also_where_numbers_are_left_out(tmp_path: Path, bad: int) -> None:
+    """A service that sees a gap cannot know that a row was refused there."""
+    ids = [10 * number for number in range(9)]
+    with running_service(max_request_bytes=2_048) as service:
+        _create(service.url)
+        arguments = ("publish", "t", "--producer", "p", "-i", "csv", "--sequence-id", "column=id", "--resume", "--json", "--file")
+        refused = run(*arguments, str(_csv(tmp_path, ids, **{f"n{ids[bad]}": "x" * 5_000})), url=service.url)
+        problem = json.loads(refused.stderr)
+        assert (refused.exit_code, problem["code"], problem["failed_message"]) == (1, "request_too_large", bad)
+        assert problem["detail"].startswith(f"row {bad} (from 0): ")
+        assert _ids(service.url) == ids[:bad]
+        value(run(*arguments, str(_csv(tmp_path, ids)), url=service.url))
+        assert _ids(service.url) == ids
+        unnamed = run("publish", "t", "--json", url=service.url, stdin=b"a\n" + b"x" * 5_000 + b"\nb\n")
+        assert (unnamed.exit_code, json.loads(unnamed.stderr)["failed_message"]) == (1, 1)
+        assert payloads(service.url, "t")[9:] == [b"a"]
+
+
+def test_a_row_that_is_none_ends_it_behind_those_before_it(running: RunningService, tmp_path: Path) -> None:
+    _create(running.url)
+    arguments = ("publish", "t", "--producer", "p", "-i", "csv", "--sequence-id", "column=id", "--json", "--resume")
+    for stdin, at, says in (
+        (b"id,a\n1,x\n2,y\n3\n4,z\n", 2, "has 1 cells"),
+        (b"id,a\n1,x\n2,y\n5,w\n4,z\n", 3, "its sequence id 4 is not above 5"),
+        (b"id,a\n5,w\n2,y\n", 1, "its sequence id 2 is not above 5"),
+    ):
+        ended = run(*arguments, url=running.url, stdin=stdin)
+        problem = json.loads(ended.stderr)
+        assert (ended.exit_code, problem["code"], problem["failed_message"], problem["definite"]) == (
+            1,
+            "invalid_request",
+            at,
+            True,
+        )
+        assert says in problem["detail"]
+    assert _ids(running.url) == [1, 2, 5]
+
+
+def test_a_dry_run_reads_all_of_it_and_changes_nothing(running: RunningService, tmp_path: Path) -> None:
+    _create(running.url)
+    arguments = ("publish", "t", "--producer", "p", "-i", "csv", "--sequence-id", "column=id", "--resume", "--json")
+    value(run(*arguments, url=running.url, stdin=b"id\n1\n2\n"))
+    with Client(running.url) as client:
+        epoch = client.producer("t", "p").epoch
+        found = value(run(*arguments, "--dry-run", url=running.url, stdin=b"id\n1\n2\n30\n"))
+        assert (found["messages"], found["skipped"], found["largest"]) == (1, 2, len('{"id":"30"}'))
+        assert run(*arguments, "--dry-run", url=running.url, stdin=b"id\n1\nx\n").exit_code == 1
+        assert run("publish", "nowhere", "--dry-run", "--producer", "p", "a", url=running.url).exit_code == 1
+        assert client.producer("t", "p").epoch == epoch
+    assert _ids(running.url) == [1, 2]
+
+
+def test_what_is_stored_again_when_it_comes_again_is_not_resumed(running: RunningService) -> None:
+    with Client(running.url) as client:
+        client.create_topic("t", {"deduplication": False})
+    refused = run("publish", "t", "--producer", "p", "--resume", "--json", url=running.url, stdin=b"a\n")
+    assert (refused.exit_code, "deduplication off" in json.loads(refused.stderr)["detail"]) == (1, True)
+    assert payloads(running.url, "t") == []
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("kind", [*FILES, "file"])
+def test_rows_whose_publisher_is_killed_again_and_again_are_published_once(tmp_path: Path, kind: str) -> None:
+    ids = [2 * number for number in range(400 if kind == "file" else 20_000)]
+    if kind == "file":
+        for number in ids:
+            (tmp_path / f"{number}.bin").write_bytes(b"%d" % number)
+        given, numbers = [str(tmp_path / f"{number}.bin") for number in ids], "name"
+    else:
+        given, numbers = ["--file", str(FILES[kind](tmp_path, ids))], "column=id"
+    arguments = ("publish", "t", "--producer", "p", "-i", kind, "--sequence-id", numbers, "--resume", *given)
+    with ServiceProcess(tmp_path / "data") as service:
+        _create(service.url)
+        for part in range(1, 6):
+            with process(*arguments, url=service.url) as publisher:
+                target = ids[len(ids) * part // 8]
+                until(
+                    lambda target=target, publisher=publisher: (
+                        publisher.poll() is not None or last_persisted(service.url, "t", "p") >= target
+                    )
+                )
+                publisher.kill()
+        value(run(*arguments, "--json", url=service.url))
+        assert _ids(service.url) == ids

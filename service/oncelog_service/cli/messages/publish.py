@@ -1,37 +1,35 @@
-"""`oncelog publish`: streams messages in, may be killed at any moment; with --resume the line number is the sequence id."""
+"""`oncelog publish`: streams messages in, may be killed at any moment; with --resume each row is published once."""
 
 from __future__ import annotations
 
 import os
-import signal
-import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from io import BufferedReader
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from rich.progress import Progress
 
 from oncelog import Producer, Receipt
 from oncelog.api.calls import RETRY_SECONDS
-from oncelog.errors import InvalidRequest, OncelogError, ProducerNotFound
+from oncelog.errors import InvalidRequest, OncelogError, ProducerNotFound, SequenceReused
+from oncelog_service.cli.messages.interrupts import Interrupts
+from oncelog_service.cli.messages.numbering import Numbering, Numbers, parse_numbering
+from oncelog_service.cli.messages.rows import Columns, Row
+from oncelog_service.cli.messages.sources import Kind, Source, opened
 from oncelog_service.cli.output import progress_bar
 from oncelog_service.cli.session import Session, Topic, command
 from oncelog_service.cli.values import parse_properties
 
-_BLOCK = 64 * 1024
-"""Bytes read at once. As many lines can be in one block, so the producer's own bound lies that much above ours."""
 _MAX_PENDING = 50_000
 """Messages that may be on their way; then reading pauses."""
-_MAX_LINE = 64 * 2**20
-"""A longer line than any service takes: the file is none of lines, and holding it would fill the memory."""
+_TOGETHER = 128 * 1024
+"""As many rows can come at once, so the producer's own bound lies that much above ours."""
 _LAST_WORDS_SECONDS = 10.0
 """How long Ctrl-C waits for what is on its way, so that it can say how far it came. A second one waits no longer."""
 
@@ -45,21 +43,38 @@ def publish(
     session: Session,
     topic: Topic,
     messages: Annotated[
-        list[str] | None, typer.Argument(metavar="MESSAGE", help="Messages; - or none: one a line from stdin.")
+        list[str] | None,
+        typer.Argument(metavar="MESSAGE", help="Messages, or - for stdin; with --input file: files.", show_default=False),
     ] = None,
     *,
-    file: Annotated[Path | None, typer.Option("--file", help="One message a line of this file.", show_default=False)] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="Read from this file.", show_default=False)] = None,
+    kind: Annotated[
+        Kind, typer.Option("--input", "-i", help="What is read: a message a line, of JSON, a row, or a whole file.")
+    ] = Kind.LINES,
     producer: Annotated[str | None, typer.Option("--producer", help="Name to publish under.", show_default=False)] = None,
     sequence_id: Annotated[
-        int | None,
-        typer.Option("--sequence-id", min=0, help="Sequence id of the first message; the others follow on.", show_default=False),
+        str | None,
+        typer.Option(
+            "--sequence-id",
+            metavar="N|line|name|column=NAME",
+            help="Of the first message, and the others follow on; or where each has its own.",
+            show_default=False,
+        ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="The line number, from 0, is the sequence id; lines already persisted are skipped.")
+        bool, typer.Option("--resume", help="Go on behind what is persisted; --sequence-id line unless it is said.")
     ] = False,
-    key: Annotated[str | None, typer.Option("--key", help="Key of every message.", show_default=False)] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every message.", show_default=False)] = None,
     properties: Annotated[
-        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="Property of every message; repeatable.")
+        list[str] | None, typer.Option("--property", "-P", metavar="NAME=VALUE", help="Property of every message; repeatable.")
+    ] = None,
+    payload_column: Annotated[
+        str | None, typer.Option("--payload-column", help="The payload; else the whole row.", show_default=False)
+    ] = None,
+    key_column: Annotated[str | None, typer.Option("--key-column", help="The key.", show_default=False)] = None,
+    property_columns: Annotated[
+        list[str] | None,
+        typer.Option("--property-column", help="A property of its name; repeatable.", show_default=False),
     ] = None,
     ttl: Annotated[int | None, typer.Option("--ttl", min=1, help="Seconds that the messages live.", show_default=False)] = None,
     expect_offset: Annotated[
@@ -68,105 +83,47 @@ def publish(
             "--expect-offset", min=0, help="Offset that the first message must get; the others follow on.", show_default=False
         ),
     ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read all of it and say what it is; publish nothing.")] = False,
 ) -> None:
-    """Publish messages: arguments, lines of stdin or of a file. Ends when every one of them is on disk, once."""
-    if resume and sequence_id is not None:
-        raise typer.BadParameter("is one numbering, --resume another; choose", param_hint="--sequence-id")
-    if (resume or sequence_id is not None) and producer is None:
+    """Publish messages: arguments, lines, JSON, CSV, Parquet, files. Ends when every one of them is on disk, once."""
+    numbering = parse_numbering(sequence_id, resume, kind is Kind.FILE)
+    if numbering.is_given and producer is None:
         raise typer.BadParameter("a sequence id means something only under a name; give --producer NAME")
-    if messages and messages != ["-"] and file is not None:
-        raise typer.BadParameter("give messages or --file, not both")
-    extras = {
-        "key": None if key is None else os.fsencode(key),
-        "properties": parse_properties(properties or []) or None,
-        "ttl": ttl,
-    }
-    with Interrupts() as interrupts, _source(messages or [], file, interrupts) as (lines, size):
-        with interrupts.let_through():
-            run = _opened(session, topic, producer, 0 if resume else sequence_id, resume, expect_offset, extras, interrupts)
+    extras = Extras(None if key is None else os.fsencode(key), parse_properties(properties or []), ttl)
+    columns = Columns(payload_column, key_column, numbering.column, tuple(property_columns or ()))
+    with Interrupts() as interrupts, opened(kind, messages or [], file, columns, numbering.by_name, interrupts) as source:
+        run = Run(session, topic, source, numbering, extras, interrupts, expect_offset, resume)
         session.so_far = run.so_far
+        if dry_run:
+            run.persisted = None if producer is None else _persisted(session, topic, producer)
+        else:
+            with interrupts.let_through():
+                run.open(producer)
         with progress_bar(session.out.as_json, "{task.fields[counts]}") as bar:
-            run.all(lines, resume, bar, size)
+            run.all(bar)
         run.report()
 
 
-def _opened(
-    session: Session,
-    topic: str,
-    name: str | None,
-    first: int | None,
-    resume: bool,
-    expected_offset: int | None,
-    extras: Mapping[str, Any],
-    interrupts: Interrupts,
-) -> Run:
-    """A run whose producer is open and numbers from ``first`` on. Where that leaves no gap the service refuses any.
-
-    Without that, a line that is refused by itself would be passed over by those behind it: it could never be sent again, and what
-    it expected of the topic might hold for one of them.
-    """
-    follows_on = resume or (first is None and expected_offset is not None) or _leaves_no_gap(session, topic, name, first)
-    producer: Producer[bytes] = Producer(
-        topic,
-        name=name,
-        namespace=session.namespace,
-        client=session.client,
-        gaps="refuse" if follows_on else "allow",
-        max_pending=_MAX_PENDING + 2 * _BLOCK,
-    )
-    run = Run(session, topic, producer, first, extras, interrupts, expected_offset)
-    if expected_offset is not None:
-        if first is None:
-            last = producer.last_sequence_id
-            run.first = 0 if last is None else last + 1
-        run.one_by_one = not follows_on or not session.client.stats(topic, session.namespace).deduplication
-    return run
+def _persisted(session: Session, topic: str, producer: str) -> int | None:
+    with suppress(ProducerNotFound):
+        return session.client.producer(topic, producer, session.namespace).last_persisted
+    session.client.topic(topic, session.namespace)  # raises where it is that which is not there
+    return None
 
 
-def _leaves_no_gap(session: Session, topic: str, producer: str | None, sequence_id: int | None) -> bool:
-    """Whether numbering from ``sequence_id`` on leaves none out."""
-    if producer is None or sequence_id is None:
-        return False
-    try:
-        last = session.client.producer(topic, producer, session.namespace).last_persisted
-    except ProducerNotFound:
-        last = None
-    return last is None or sequence_id <= last + 1
+class Extras:
+    """What every message is given; what its row says itself comes first."""
 
+    def __init__(self, key: bytes | None, properties: Mapping[str, str], ttl: int | None) -> None:
+        self._key, self._properties, self._ttl = key, properties, ttl
+        self._all = {"key": key, "properties": properties or None, "ttl": ttl}
 
-class Interrupts:
-    """Ctrl-C, let through only where nothing can be torn.
-
-    An exception in the middle of queueing a message could leave half of it in the queue.
-    """
-
-    def __init__(self) -> None:
-        self._pending = False
-        self._open = False
-        self._before: Any = None
-
-    def __enter__(self) -> Interrupts:
-        self._before = signal.signal(signal.SIGINT, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
-
-    @contextmanager
-    def let_through(self) -> Iterator[None]:
-        """In this block, and for what came before it, Ctrl-C raises KeyboardInterrupt."""
-        self._open = True
-        try:
-            if self._pending:
-                raise KeyboardInterrupt
-            yield
-        finally:
-            self._open = self._pending = False
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._pending = True
-        if self._open:
-            raise KeyboardInterrupt
+    def of(self, row: Row) -> Mapping[str, Any]:
+        """Of one message."""
+        if row.key is None and row.properties is None:
+            return self._all
+        key = self._key if row.key is None else row.key
+        return {"key": key, "properties": {**self._properties, **(row.properties or {})} or None, "ttl": self._ttl}
 
 
 @dataclass(slots=True)
@@ -175,48 +132,80 @@ class Run:
 
     session: Session
     topic: str
-    producer: Producer[bytes]
-    first: int | None
-    """Sequence id of the first message; None lets the SDK number them."""
-    extras: Mapping[str, Any]
+    source: Source
+    numbering: Numbering
+    extras: Extras
     interrupts: Interrupts
-    expected_offset: int | None = None
-    """Of the first message, also of one that is skipped."""
-    one_by_one: bool = False
-    """Whether each waits for the outcome of the one before it, because the service would not stop it."""
+    expected_offset: int | None
+    """Of the first message, also of one that is passed over."""
+    resume: bool
+    producer: Producer[bytes] | None = None
+    """None: it is a dry run."""
+    persisted: int | None = None
+    """The last sequence id that the producer had when the command began."""
     skipped: int = 0
     stored: int = 0
     duplicates: int = 0
+    bytes: int = 0
+    """Of payloads, in a dry run."""
+    largest: int = 0
     seconds: float = 0.0
     failure: OncelogError | None = None
+    _numbers: Numbers = field(init=False)
     _next: int = 0
-    """Number of the next message, from 0."""
+    """Place of the next row, from 0."""
     _outcomes: deque[Future[Receipt]] = field(default_factory=deque)
     _began: float = field(default_factory=time.monotonic)
 
-    def all(self, blocks: Iterable[list[bytes]], resume: bool, bar: Progress, size: int | None) -> None:
+    def __post_init__(self) -> None:
+        self._numbers = Numbers(self.numbering)
+
+    def open(self, name: str | None) -> None:
+        """Open the producer. It stops at the first row that is refused: one that others went past could never be sent again.
+
+        Raises OncelogError; also where the topic would store again what comes again.
+        """
+        client, namespace = self.session.client, self.session.namespace
+        if self.resume and not client.stats(self.topic, namespace).deduplication:
+            raise InvalidRequest(f"topic {namespace}/{self.topic} has deduplication off: what is resumed might be stored twice")
+        producer: Producer[bytes] = Producer(
+            self.topic,
+            name=name,
+            namespace=namespace,
+            client=client,
+            gaps="refuse" if self.resume and self.numbering.first is not None else "allow",
+            stop_on_refusal=True,
+            max_pending=_MAX_PENDING + _TOGETHER,
+        )
+        self.producer, self.persisted = producer, producer.last_sequence_id
+
+    def all(self, bar: Progress) -> None:
         """Send everything and wait for it. Raises the first failure; nothing is read after it."""
-        task = bar.add_task(self.topic, total=size, counts="")
-        done = self.producer.last_sequence_id if resume else None
-        skip = 0 if done is None else done + 1
+        source = self.source
+        task = bar.add_task(self.topic, total=source.size, counts="")
+        send = self._look if self.producer is None else self._send
         try:
-            for lines in blocks:
-                self._send(lines, skip)
+            while (rows := self._read()) is not None:
+                send(rows)
                 self._wait(_MAX_PENDING)
                 counts = f"{self.stored:,} stored, {self.duplicates:,} duplicates, {self.skipped:,} skipped"
-                bar.update(task, advance=sum(map(len, lines)) + len(lines), counts=counts)
+                bar.update(task, completed=source.position(), counts=counts)
             self._wait(0)
+            self._check_whole()
         except KeyboardInterrupt:
             with suppress(KeyboardInterrupt, OncelogError):
                 self._wait(0, _LAST_WORDS_SECONDS)
             raise
         finally:
             self._note()
-            with suppress(OncelogError, TimeoutError):  # raised here already, or to be said by so_far
-                self.producer.close(0 if self._outcomes else None)
+            if self.producer is not None:
+                with suppress(OncelogError, TimeoutError):  # raised here already, or to be said by so_far
+                    self.producer.close(0 if self._outcomes else None)
 
     def so_far(self) -> str:
         """What is on disk, in a sentence."""
+        if self.producer is None:
+            return "nothing was published"
         last = self.producer.last_sequence_id
         upto = "with nothing persisted" if last is None else f"persisted up to sequence id {last}"
         open_ = f"; {len(self._outcomes)} messages have no outcome yet" if self._outcomes else ""
@@ -224,29 +213,64 @@ class Run:
 
     def report(self) -> None:
         """Print the result."""
+        if self.producer is None:
+            left = f"{self._next - self.skipped:,} messages of {self.bytes:,} bytes, the largest of {self.largest:,}"
+            behind = f"; {self.skipped:,} are persisted already" if self.skipped else ""
+            self.session.out.result(self.session.facts, f"{left}, would be published to {self.topic}{behind}")
+            return
         rate = (self.stored + self.duplicates) / max(self.seconds, 1e-9)
         self.session.facts["messages_per_second"] = round(rate)
         self.session.out.result(self.session.facts, f"{self.so_far()} in {self.seconds:.1f} s, {rate:,.0f} messages/s")
 
-    def _send(self, lines: list[bytes], skip: int) -> None:
-        passed = min(len(lines), max(0, skip - self._next))
-        self.skipped += passed
-        self._next += passed
-        first, expected, extras, send = self.first, self.expected_offset, self.extras, self.producer.send_async
+    def _read(self) -> list[Row] | None:
+        """The next rows; None: there are no more. Raises InvalidRequest, when all before the faulty one have their outcome."""
         try:
-            for line in lines[passed:]:
-                number = None if first is None else first + self._next
-                offset = None if expected is None else expected + self._next
-                self._outcomes.append(send(line, sequence_id=number, expected_offset=offset, **extras))
+            return next(self.source.rows, None)
+        except InvalidRequest as error:
+            self._wait(0)
+            raise self._named(error) from None
+
+    def _is_behind(self, number: int | None) -> bool:
+        """Whether a row is passed over: what is persisted, but for the last. That one is sent again, and compared."""
+        return self.resume and self.persisted is not None and number is not None and number < self.persisted
+
+    def _send(self, rows: list[Row]) -> None:
+        assert self.producer is not None
+        expected, extras, send, numbers = self.expected_offset, self.extras, self.producer.send_async, self._numbers
+        try:
+            for row in rows:
+                number = numbers.of(self._next, row)
+                if self._is_behind(number):
+                    self.skipped += 1
+                else:
+                    offset = None if expected is None else expected + self._next
+                    self._outcomes.append(send(row.payload, sequence_id=number, expected_offset=offset, **extras.of(row)))
                 self._next += 1
-                if self.one_by_one or (
-                    number is not None and self.producer.last_sequence_id is None and len(self._outcomes) == 1
-                ):
-                    # Nothing comes before a producer's first message, so the service cannot see that it is missing.
-                    self._wait(0)
         except OncelogError as error:
             self._wait(0)  # raises what the producer stopped at
             raise self._named(error) from None
+
+    def _look(self, rows: list[Row]) -> None:
+        try:
+            for row in rows:
+                number = self._numbers.of(self._next, row)
+                if self._is_behind(number) or (self.resume and number == self.persisted):
+                    self.skipped += 1
+                else:
+                    self.bytes += len(row.payload)
+                    self.largest = max(self.largest, len(row.payload))
+                self._next += 1
+        except InvalidRequest as error:
+            raise self._named(error) from None
+
+    def _check_whole(self) -> None:
+        """Raises InvalidRequest if more was published under the name than the input has: it is another one, or was cut."""
+        persisted = self.persisted
+        if self.resume and self.numbering.first is not None and persisted is not None and self._next <= persisted:
+            raise InvalidRequest(
+                f"the input has {self._next} {self.source.noun}s, and the producer has published up to sequence id {persisted}: "
+                "it is another input, or has become shorter"
+            )
 
     def _wait(self, at_most: int, seconds: float | None = None) -> None:
         """Until no more than so many messages are on their way. Raises the first failure once all have their outcome."""
@@ -268,17 +292,25 @@ class Run:
             error = outcomes[0].exception()
             if isinstance(error, OncelogError):
                 self.failure = self.failure or self._named(error)
-            elif outcomes[0].result().status == "stored":
-                self.stored += 1
             else:
-                self.duplicates += 1
+                self._count(outcomes[0].result())
             outcomes.popleft()
 
+    def _count(self, receipt: Receipt) -> None:
+        if receipt.status == "stored":
+            self.stored += 1
+        elif self.resume and receipt.sequence_id == self.persisted:
+            self.skipped += 1
+        else:
+            self.duplicates += 1
+
     def _named(self, error: OncelogError) -> OncelogError:
-        """The error with the number of the message that met it."""
-        number = self._next - len(self._outcomes)
-        self.session.facts["failed_message"] = number
-        error.detail = f"message {number} (from 0): {error.detail}"
+        """The error with the row that met it."""
+        at = self._next - len(self._outcomes)
+        self.session.facts["failed_message"] = at
+        if self.resume and isinstance(error, SequenceReused):
+            error.detail += "; the input has changed since, or is another one"
+        error.detail = f"{self.source.called(at)}: {error.detail}"
         return error
 
     def _counts(self) -> str:
@@ -287,62 +319,15 @@ class Run:
 
     def _note(self) -> None:
         self.seconds = time.monotonic() - self._began
-        self.session.facts.update(
-            topic=self.topic,
-            namespace=self.session.namespace,
-            producer=self.producer.name,
-            stored=self.stored,
-            duplicates=self.duplicates,
-            skipped=self.skipped,
-            last_sequence_id=self.producer.last_sequence_id,
-            seconds=round(self.seconds, 3),
-        )
-
-
-# --- where messages come from
-
-
-@contextmanager
-def _source(messages: list[str], file: Path | None, interrupts: Interrupts) -> Iterator[tuple[Iterator[list[bytes]], int | None]]:
-    """The messages as they come, and how many bytes they are where that is known."""
-    if file is not None:
-        try:
-            handle = file.open("rb", buffering=0)
-        except OSError as error:
-            raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="--file") from None
-        with handle:
-            yield lines_of(_blocks(handle.read, interrupts)), os.fstat(handle.fileno()).st_size or None
-    elif messages and messages != ["-"]:
-        yield iter([[os.fsencode(message) for message in messages]]), None
-    elif sys.stdin.isatty() and not messages:
-        raise typer.BadParameter("no message: give some, or --file, or - to type them here, one a line, Ctrl-D at the end")
-    else:
-        yield lines_of(_blocks(cast(BufferedReader, sys.stdin.buffer).read1, interrupts)), None
-
-
-def _blocks(read: Callable[[int], bytes | None], interrupts: Interrupts) -> Iterator[bytes]:
-    while True:
-        with interrupts.let_through():
-            block = read(_BLOCK)
-        if not block:
-            return
-        yield block
-
-
-def lines_of(blocks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The lines in each block as soon as they are complete, without their line feed; empty ones count. Raises InvalidRequest."""
-    rest: list[bytes] = []
-    size = 0
-    for block in blocks:
-        head, feed, tail = block.partition(b"\n")
-        rest.append(head)
-        size += len(head)
-        if size > _MAX_LINE:
-            raise InvalidRequest(f"a line is longer than {_MAX_LINE} bytes; is this text?")
-        if feed:
-            lines = tail.split(b"\n")
-            last = lines.pop()
-            yield [b"".join(rest), *lines]
-            rest, size = [last], len(last)
-    if size:
-        yield [b"".join(rest)]
+        facts: dict[str, object] = {"topic": self.topic, "namespace": self.session.namespace, "skipped": self.skipped}
+        if self.producer is None:
+            facts |= {"messages": self._next - self.skipped, "bytes": self.bytes, "largest": self.largest}
+        else:
+            facts |= {
+                "producer": self.producer.name,
+                "stored": self.stored,
+                "duplicates": self.duplicates,
+                "last_sequence_id": self.producer.last_sequence_id,
+                "seconds": round(self.seconds, 3),
+            }
+        self.session.facts.update(facts)

@@ -1,0 +1,153 @@
+"""What one row of a file is as a message: its payload, key, properties and number. Pure.
+
+Invariant: all of it is a function of the row alone. It does not depend on how often the file is published, on what the topic has
+already, or on rows behind it. So a row that is sent again under its sequence id has the bytes that it had before.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from binascii import Error
+from collections.abc import Mapping
+from datetime import date, time, timedelta
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from oncelog.errors import InvalidRequest
+
+_LARGEST = 2**63 - 1
+
+
+class Row(NamedTuple):
+    """A message to be."""
+
+    payload: bytes
+    number: int | None = None
+    """Its sequence id, where the row says it itself."""
+    key: bytes | None = None
+    properties: Mapping[str, str] | None = None
+
+
+class Columns(NamedTuple):
+    """Which of a row's columns is what."""
+
+    payload: str | None = None
+    """None: the whole row, as a JSON object."""
+    key: str | None = None
+    number: str | None = None
+    properties: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> list[str]:
+        """All that are named."""
+        return [name for name in (self.payload, self.key, self.number, *self.properties) if name is not None]
+
+
+def by_columns(members: Mapping[str, Any], columns: Columns, whole: bytes | None = None) -> Row:
+    """A row whose columns have any names. ``whole``: the row as it stands in the file, if that can be a payload.
+
+    Raises InvalidRequest.
+    """
+    if columns.payload is not None:
+        payload = _bytes(columns.payload, _member(members, columns.payload))
+    else:
+        payload = as_json(members) if whole is None else whole
+    key = None if columns.key is None else _member(members, columns.key)
+    properties = {name: _text(name, value) for name in columns.properties if (value := _member(members, name)) is not None}
+    number = None if columns.number is None else as_number(columns.number, _member(members, columns.number))
+    return Row(payload, number, None if key is None else _bytes(str(columns.key), key), properties or None)
+
+
+def as_message(members: Mapping[str, Any], number: str | None) -> Row:
+    """A row with the members that `oncelog read` gives a message. Raises InvalidRequest."""
+    payload = _text_or_base64(members, "payload")
+    if payload is None:
+        raise InvalidRequest("has neither payload nor payload_base64")
+    properties = members.get("properties") or None
+    if properties is not None and not (
+        isinstance(properties, dict) and all(isinstance(each, str) for each in properties.values())
+    ):
+        raise InvalidRequest("its properties are no object of texts")
+    id_ = None if number is None else as_number(number, _member(members, number))
+    return Row(payload, id_, _text_or_base64(members, "key"), properties)
+
+
+def as_object(line: bytes) -> dict[str, Any]:
+    """A line that is a JSON object. Raises InvalidRequest."""
+    try:
+        value = json.loads(line.decode())  # of bytes it would guess the encoding
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InvalidRequest("is no JSON object")
+    return value
+
+
+def as_json(members: Mapping[str, Any]) -> bytes:
+    """A row as JSON. Numbers and texts stay what they are, times are ISO, decimals texts, bytes base64. Raises InvalidRequest."""
+    try:
+        return json.dumps(members, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain).encode()
+    except ValueError as error:  # not a number, or half a surrogate pair
+        raise InvalidRequest(f"cannot be JSON: {error}") from None
+
+
+def as_number(name: str, value: Any) -> int:
+    """A sequence id. Raises InvalidRequest."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
+        raise InvalidRequest(f"{name} is no sequence id: {str(value)[:100]!r}")
+    return value
+
+
+def _member(members: Mapping[str, Any], name: str) -> Any:
+    if name not in members:
+        raise InvalidRequest(f"has no {name}")
+    return members[name]
+
+
+def _bytes(name: str, value: Any) -> bytes:
+    match value:
+        case bytes():
+            return value
+        case str():
+            try:
+                return value.encode()
+            except UnicodeEncodeError:
+                raise InvalidRequest(f"{name} is no text that UTF-8 can say") from None
+        case int() if not isinstance(value, bool):
+            return str(value).encode()
+    raise InvalidRequest(f"{name} is neither text nor bytes nor a whole number: {str(value)[:100]!r}")
+
+
+def _text(name: str, value: Any) -> str:
+    try:
+        return _bytes(name, value).decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"{name} is no UTF-8, as a property must be") from None
+
+
+def _text_or_base64(members: Mapping[str, Any], name: str) -> bytes | None:
+    text, coded = members.get(name), members.get(f"{name}_base64")
+    if text is not None:
+        if not isinstance(text, str):
+            raise InvalidRequest(f"its {name} is no text")
+        return _bytes(name, text)
+    if coded is None:
+        return None
+    try:
+        return base64.b64decode(coded, validate=True)
+    except (Error, TypeError, ValueError):
+        raise InvalidRequest(f"its {name}_base64 is no base64") from None
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case date() | time():  # datetime is a date
+            return value.isoformat()
+        case Decimal() | timedelta():
+            return str(value)
+        case bytes():
+            return base64.b64encode(value).decode()
+    return str(value)

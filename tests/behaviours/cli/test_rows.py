@@ -1,0 +1,241 @@
+"""What rows of files are as messages, and which number each has: tables and properties, without a service."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import typer
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from oncelog.errors import InvalidRequest
+from oncelog_service.cli.messages.interrupts import Interrupts
+from oncelog_service.cli.messages.numbering import Numbering, Numbers, parse_numbering
+from oncelog_service.cli.messages.rows import Columns, Row, as_json, as_message, as_number, by_columns
+from oncelog_service.cli.messages.sources import Feed, Kind, csv_rows, lines_of, number_in, opened, together
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+
+
+def _blocks(data: bytes, ends: Sequence[int]) -> Iterator[bytes]:
+    """The data, cut at these places."""
+    places = sorted({0, len(data), *(end % (len(data) + 1) for end in ends)})
+    return (data[begin:end] for begin, end in pairwise(places))
+
+
+@given(st.lists(st.binary(max_size=5)))
+def test_lines_are_the_same_however_the_bytes_arrive(blocks: list[bytes]) -> None:
+    data = b"".join(blocks)
+    expected = data.split(b"\n")
+    if expected[-1] == b"":
+        expected.pop()
+    assert [line for lines in lines_of(iter(blocks)) for line in lines] == expected
+
+
+@given(st.lists(st.tuples(TEXT, TEXT), max_size=6), st.lists(st.integers(0, 200), max_size=5), st.sampled_from(["\n", "\r\n"]))
+@example([('quo"ted', "two\nlines"), ("two\r\nlines", "\0,"), ("", "x")], [11, 17, 23], "\r\n")
+def test_the_rows_of_a_csv_are_the_same_however_the_bytes_arrive(rows: list[tuple[str, str]], ends: list[int], end: str) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator=end, quoting=csv.QUOTE_ALL)
+    writer.writerow(["a", "b"])
+    writer.writerows(rows)
+    data = b"\xef\xbb\xbf" + text.getvalue().encode()
+    found = [row for batch in csv_rows(lines_of(_blocks(data, ends)), Columns(payload="a", key="b")) for row in batch]
+    assert [(row.payload.decode(), (row.key or b"").decode()) for row in found] == rows
+
+
+def test_a_row_of_a_csv_is_a_json_object_of_its_texts() -> None:
+    data = b'id,city,note\n7,K\xc3\xb6ln,"a ""b"""\n\n8,,\n'
+    (found,) = csv_rows(lines_of([data]), Columns(number="id", properties=("city",)))
+    assert [json.loads(row.payload) for row in found] == [
+        {"id": "7", "city": "Köln", "note": 'a "b"'},
+        {"id": "8", "city": "", "note": ""},
+    ]
+    assert [(row.number, row.properties) for row in found] == [(7, {"city": "Köln"}), (8, {"city": ""})]
+    assert found[0].payload == '{"id":"7","city":"Köln","note":"a \\"b\\""}'.encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "columns", "before", "says"),
+    [
+        (b"a,b\n1,2\n3\n4,5\n", Columns(), 1, "has 1 cells, and there are 2 columns"),
+        (b"a,b\n1,2\n3,4,5\n", Columns(), 1, "has 3 cells"),
+        (b'a,b\n1,2\n3,4\n5,"6\n7,8', Columns(), 2, "no CSV"),
+        (b'a,b\n1,"2"x\n', Columns(), 0, "line 2 of the file is no CSV"),
+        (b"a,b\n1,2\n\xff,4\n", Columns(), 1, "line 3 of the file is no UTF-8"),
+        (b"a,a\n1,2\n", Columns(), 0, "no two the same"),
+        (b"a,\n1,2\n", Columns(), 0, "each has a name"),
+        (b"", Columns(), 0, "the first row names the columns"),
+        (b"a,b\n1,2\n", Columns(payload="c"), 0, "there is no column c; there are a, b"),
+        (b"a,b\n1,2\n2,x\n", Columns(number="b"), 1, "b is no sequence id: 'x'"),
+        (b"payload,payload_base64\nx,\n,%\n", Columns(), 1, "its payload_base64 is no base64"),
+    ],
+)
+def test_what_is_no_row_ends_a_csv_when_all_rows_before_it_have_come(
+    data: bytes, columns: Columns, before: int, says: str
+) -> None:
+    found: list[Row] = []
+
+    def read() -> None:
+        for rows in csv_rows(lines_of([data]), columns):
+            found.extend(rows)
+
+    with pytest.raises(InvalidRequest, match=says):
+        read()
+    assert len(found) == before
+
+
+def test_rows_are_handed_over_before_the_next_one_has_to_be_waited_for() -> None:
+    arrived: list[int] = []
+
+    def lists() -> Iterator[list[int]]:
+        for each in ([1, 2], [3], [4, 5, 6]):
+            arrived.append(each[-1])
+            yield each
+
+    feed = Feed(lists())
+    rows = together((Row(b"", number) for number in feed), feed)
+    for upto in (2, 3, 6):
+        assert next(rows)[-1].number == upto
+        assert arrived[-1] == upto
+
+
+def test_json_of_a_row_is_the_same_each_time_and_says_what_it_cannot() -> None:
+    at = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    row = {
+        "n": 1,
+        "x": 0.5,
+        "none": None,
+        "at": at,
+        "day": at.date(),
+        "sum": Decimal("1.10"),
+        "b": b"\xff",
+        "deep": {"a": [1]},
+    }
+    assert json.loads(as_json(row)) == {
+        "n": 1, "x": 0.5, "none": None, "at": "2026-01-31T12:00:00+00:00", "day": "2026-01-31", "sum": "1.10", "b": "/w==",
+        "deep": {"a": [1]},
+    }  # fmt: skip
+    for bad in (float("nan"), float("inf")):
+        with pytest.raises(InvalidRequest, match="cannot be JSON"):
+            as_json({"x": bad})
+
+
+@pytest.mark.parametrize(
+    ("members", "says"),
+    [
+        ({}, "neither payload nor payload_base64"),
+        ({"payload": 1}, "its payload is no text"),
+        ({"payload": "\ud800"}, "no text that UTF-8 can say"),
+        ({"payload_base64": "?"}, "is no base64"),
+        ({"payload": "", "properties": {"a": 1}}, "no object of texts"),
+        ({"payload": "", "properties": []}, None),
+        ({"payload": "", "properties": ["a"]}, "no object of texts"),
+        ({"payload": "", "n": True}, "n is no sequence id"),
+        ({"payload": "", "n": -1}, "n is no sequence id"),
+        ({"payload": "", "n": 2**63}, "n is no sequence id"),
+        ({"payload": "", "n": 1.0}, "n is no sequence id"),
+        ({"payload": ""}, "has no n"),
+    ],
+)
+def test_a_message_in_json_says_what_is_wrong_with_it(members: dict[str, object], says: str | None) -> None:
+    numbered = says is not None and (says.startswith("n is") or says == "has no n")
+    if says is None:
+        assert as_message(members, None) == Row(b"")
+        return
+    with pytest.raises(InvalidRequest, match=says):
+        as_message(members, "n" if numbered else None)
+
+
+def test_a_column_may_be_text_bytes_or_a_whole_number_and_nothing_else() -> None:
+    members = {"t": "ü", "b": b"\xff", "n": 17, "f": 1.5, "yes": True, "null": None}
+    for name, payload in (("t", "ü".encode()), ("b", b"\xff"), ("n", b"17")):
+        assert by_columns(members, Columns(payload=name)).payload == payload
+    assert by_columns(members, Columns(payload="n", key="null", properties=("null", "t"))) == Row(b"17", None, None, {"t": "ü"})
+    for columns in (Columns("f"), Columns("yes"), Columns("null"), Columns("n", key="f"), Columns("n", properties=("b",))):
+        with pytest.raises(InvalidRequest):
+            by_columns(members, columns)
+    assert by_columns({"a": 1}, Columns(key="a"), b'{"a": 1}') == Row(b'{"a": 1}', None, b"1")
+
+
+@pytest.mark.parametrize(
+    ("text", "resume", "are_files", "expected"),
+    [
+        (None, False, False, Numbering()),
+        (None, True, False, Numbering(first=0)),
+        ("line", False, False, Numbering(first=0)),
+        ("line", True, False, Numbering(first=0)),
+        ("7", False, False, Numbering(first=7)),
+        ("7", False, True, Numbering(first=7)),
+        (str(2**63 - 1), False, False, Numbering(first=2**63 - 1)),
+        ("column=a=b", True, False, Numbering(column="a=b")),
+        ("name", True, True, Numbering(by_name=True)),
+        ("7", True, False, None),
+        ("-1", False, False, None),
+        (str(2**63), False, False, None),
+        ("column=", False, False, None),
+        ("column", False, False, None),
+        ("name", False, False, None),
+        (None, True, True, None),
+        ("line", False, True, None),
+    ],
+)
+def test_a_sequence_id_is_counted_or_of_the_row(
+    text: str | None, resume: bool, are_files: bool, expected: Numbering | None
+) -> None:
+    if expected is None:
+        with pytest.raises(typer.BadParameter):
+            parse_numbering(text, resume, are_files)
+    else:
+        assert parse_numbering(text, resume, are_files) == expected
+
+
+@given(st.lists(st.integers(0, 9), max_size=5))
+def test_numbers_of_rows_rise_or_end_the_input(numbers: list[int]) -> None:
+    given_, found = Numbers(Numbering(column="n")), []
+    rises = all(earlier < later for earlier, later in pairwise(numbers))
+    try:
+        for at, number in enumerate(numbers):
+            found.append(given_.of(at, Row(b"", number)))
+    except InvalidRequest:
+        assert not rises
+        assert found == sorted(set(found))
+    else:
+        assert rises
+        assert found == numbers
+
+
+def test_the_number_of_a_file_is_the_last_in_its_name(tmp_path: Path) -> None:
+    for name, number in (("17.json", 17), ("2026-01-31-flight-017.csv", 17), ("v1.2-00017.json", 17), ("a7b", 7), ("/x9/y0", 0)):
+        assert number_in(name) == number
+    for name in ("flight.json", "flight.json.7", "1" * 19, "9/x"):
+        with pytest.raises(typer.BadParameter):
+            number_in(name)
+    for name in ("b-10", "a-9", "c-2"):
+        (tmp_path / name).write_text(name)
+    names = [str(tmp_path / name) for name in ("b-10", "a-9", "c-2")]
+    for by_name, expected in ((True, ["c-2", "a-9", "b-10"]), (False, ["b-10", "a-9", "c-2"])):
+        with opened(Kind.FILE, names, None, Columns(), by_name, Interrupts()) as source:
+            assert [row.payload.decode() for rows in source.rows for row in rows] == expected
+            assert source.called(0) == f"file {tmp_path / expected[0]}"
+    (tmp_path / "z-09").write_text("the same number")
+    with (
+        pytest.raises(typer.BadParameter, match="have the same number: 9"),
+        opened(Kind.FILE, [*names, str(tmp_path / "z-09")], None, Columns(), True, Interrupts()),
+    ):
+        pass
+
+
+def test_a_number_may_be_text() -> None:
+    assert (as_number("n", "007"), as_number("n", 0)) == (7, 0)
+    for bad in ("", "٣", "1e3", " 1", None, "9" * 20):
+        with pytest.raises(InvalidRequest):
+            as_number("n", bad)
