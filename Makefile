@@ -1,7 +1,7 @@
 # oncelog: `make` alone lists the targets. Each makes the virtual environment it needs; only Python >= 3.11 and make must be there.
 
 .DEFAULT_GOAL := help
-# plyvel ships wheels for 3.11 and 3.12; on a later Python it is built and needs LevelDB's headers. So look for those first.
+# plyvel has wheels for 3.11 and 3.12; on a later Python the tests of LevelDB are passed over. So look for those first.
 # A name on PATH may be a version manager's empty shell, hence the try.
 PYTHON ?= $(shell for name in python3.12 python3.11 python3; do $$name -c 'import venv' 2>/dev/null && echo $$name && break; done)
 VENV := .venv

@@ -22,7 +22,7 @@ from oncelog_service.rest.server import Server
 from oncelog_service.rest.table import CONSOLE_ROUTES, ROUTES, STATUS_ROUTES, TRANSACTION_ROUTES
 from oncelog_service.service import Service
 from oncelog_service.storage.files.directory import open_to_others, private
-from oncelog_service.storage.open import path_of, store_opener
+from oncelog_service.storage.open import has_leveldb, path_of, store_opener
 from oncelog_service.storage.port import Store
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ def readers_warning(settings: Settings) -> str | None:
 
 
 def _warn(settings: Settings) -> None:
+    if settings.store.startswith("sqlite:") and "store" not in settings.model_fields_set and not has_leveldb():
+        _log.info("the store is on SQLite, as plyvel, for LevelDB, is not installed here; it stays on it (docs/moving.md)")
     readers = readers_warning(settings)
     if readers is not None:
         _log.warning("%s", readers)

@@ -21,8 +21,8 @@ from oncelog_service.counting.counts import MOST_TOPICS
 from oncelog_service.log.limits import Limits
 from oncelog_service.logs import Form
 from oncelog_service.sources import HasOrigins, Origin, Sources
+from oncelog_service.storage.open import default_store, store_opener
 from oncelog_service.storage.open import shown as shown_store
-from oncelog_service.storage.open import store_opener
 from oncelog_service.transactions.limits import TransactionLimits
 
 DEFAULT_DATA = "oncelog-data"
@@ -54,9 +54,10 @@ class Settings(HasOrigins):
     """Address to listen on."""
     port: int = Field(default=7070, ge=0, le=65_535)
     """Port to listen on; 0 takes a free one."""
-    store: str = Field(default_factory=lambda: f"leveldb://{Path(DEFAULT_DATA).absolute()}")
+    store: str = Field(default_factory=lambda: default_store(Path(DEFAULT_DATA)))
     """Where the data lies: leveldb:///absolute/path, leveldb://relative/path, sqlite:///absolute/path,
-    postgresql+psycopg://user:password@host:port/database, memory://. Default: ./oncelog-data."""
+    postgresql+psycopg://user:password@host:port/database, memory://. Default: ./oncelog-data, as what
+    lies there, else on LevelDB, or on SQLite where plyvel is not installed."""
     allowed_hosts: str | None = None
     """Further names by which clients ask for it, a proxy's or a container's, with commas between: `logs.example.org,logs`."""
     store_file: Path | None = None
@@ -379,6 +380,7 @@ class TransactionServiceSettings(Settings):
 
     port: int = Field(default=7071, ge=0, le=65_535)
     """Port to listen on; 0 takes a free one."""
-    store: str = Field(default_factory=lambda: f"leveldb://{Path(DEFAULT_TRANSACTIONS_DATA).absolute()}")
+    store: str = Field(default_factory=lambda: default_store(Path(DEFAULT_TRANSACTIONS_DATA)))
     """Where the data lies: leveldb:///absolute/path, leveldb://relative/path, sqlite:///absolute/path,
-    postgresql+psycopg://user:password@host:port/database, memory://. Default: ./oncelog-transactions."""
+    postgresql+psycopg://user:password@host:port/database, memory://. Default: ./oncelog-transactions, as
+    what lies there, else on LevelDB, or on SQLite where plyvel is not installed."""

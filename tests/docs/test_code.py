@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from oncelog import telemetry
+from oncelog_service.storage.open import default_store
 from tests.docs.pages import PAGES, ROOT, Block, blocks, named
 from tests.docs.quick_command import quick_command
 from tests.patience import PATIENCE
@@ -116,7 +117,7 @@ def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relati
     monkeypatch.chdir(work)
     variables: dict[str, Any] = {"__name__": "__main__"}
     printed = None
-    with running_service(f"leveldb://{tmp_path / 'data'}", backup_root=work / "backups") as service:
+    with running_service(default_store(tmp_path / "data"), backup_root=work / "backups") as service:
         monkeypatch.setenv("ONCELOG_URL", service.url)
         for block in found:
             if block.language == "json" and printed is not None:

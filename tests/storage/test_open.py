@@ -146,7 +146,7 @@ WITHOUT = """
 @pytest.mark.parametrize(
     ("missing", "url", "extras"),
     [
-        ("sqlalchemy", "sqlite:///tmp/never", "service,sql"),
+        ("sqlalchemy", "sqlite:///tmp/never", "service"),
         ("sqlalchemy", "postgresql://h/d", "service,postgresql"),
         ("psycopg", "postgresql://h/d", "service,postgresql"),
     ],

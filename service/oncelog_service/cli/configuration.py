@@ -17,7 +17,8 @@ from oncelog_service.cli.session import FAILED, Json, as_command
 from oncelog_service.cli.settings import setting_option, settings_from
 from oncelog_service.config import SECRETS, Settings, open_file
 from oncelog_service.sources import FILE, BadConfigFile, Origin, problems_of
-from oncelog_service.storage.open import path_of, shown
+from oncelog_service.storage.open import load_driver, path_of, shown
+from oncelog_service.storage.port import DriverMissing
 
 group = typer.Typer(help="Show and check the settings of a service.", no_args_is_help=True)
 
@@ -120,6 +121,10 @@ def _keys(settings: Settings) -> Iterator[Check]:
 
 def _store(settings: Settings) -> Iterator[Check]:
     path = path_of(settings.store)
+    try:
+        load_driver(settings.store)
+    except DriverMissing as error:
+        yield Check("store", "failed", str(error))
     if path is None:
         yield Check("store", "not checked", f"{shown(settings.store)} is not opened")
     elif path.exists():

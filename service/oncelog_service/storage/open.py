@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from oncelog_service.storage.format import check_format
-from oncelog_service.storage.port import InFiles, Store, StoreError
+from oncelog_service.storage.port import InFiles, Store, driver
 from oncelog_service.storage.seals import SealedStore
 
 _IN_FILES = ("leveldb", "sqlite")
@@ -42,6 +44,41 @@ def store_opener(url: str) -> Callable[[], Store]:
         return store
 
     return opened
+
+
+def default_store(path: Path) -> str:
+    """Chooses the URL of the store at ``path`` where nobody named one: what lies there, else LevelDB, or SQLite without plyvel.
+
+    Both kinds have the one name, LevelDB as a directory and SQLite as a file. So the file system itself keeps one of the other
+    kind from being begun in the place of the first, or beside it, whichever Python comes later, or at the same time.
+    """
+    kind = _kind_at(path) or ("leveldb" if has_leveldb() else "sqlite")
+    return f"{kind}://{quote(str(path.absolute()))}"
+
+
+def load_driver(url: str) -> None:
+    """Loads what the store at ``url`` needs, and opens nothing. Raises DriverMissing."""
+    kind = url.partition(":")[0].partition("+")[0]
+    with driver(kind):
+        if kind == "leveldb":
+            import plyvel  # noqa: F401
+        elif kind != "memory":
+            import sqlalchemy  # noqa: F401
+        if kind == "postgresql":
+            import psycopg  # noqa: F401
+
+
+def has_leveldb() -> bool:
+    """Tells whether plyvel is installed; whether it can be loaded is found out by doing it."""
+    return find_spec("plyvel") is not None
+
+
+def _kind_at(path: Path) -> str | None:
+    if os.path.isdir(path):
+        return "leveldb"
+    # Of a database that is gone what it kept beside itself may be left: its kind refuses then, the other would begin anew.
+    left = (path, *(path.with_name(path.name + end) for end in (".end", ".creating", "-wal")))
+    return "sqlite" if any(map(os.path.exists, left)) else None
 
 
 def raw_opener(url: str) -> Callable[[], Store]:
@@ -106,28 +143,21 @@ def _split(url: str) -> SplitResult | None:
 
 
 def _open_leveldb(path: Path, reached: int) -> InFiles:
-    from oncelog_service.storage.files.leveldb import LevelDBStore
+    with driver("leveldb"):
+        from oncelog_service.storage.files.leveldb import LevelDBStore
 
     return LevelDBStore(path, reached)
 
 
 def _open_sqlite(path: Path, reached: int) -> InFiles:
-    try:
+    with driver("sqlite"):
         from oncelog_service.storage.sql.sqlite import SqliteDatabase
         from oncelog_service.storage.sql.store import SqlStore
-    except ImportError as error:
-        raise _missing("SQLite needs SQLAlchemy", "service,sql") from error
     return SqlStore(SqliteDatabase(path, reached))
 
 
 def _open_postgresql(url: str) -> Store:
-    try:
+    with driver("postgresql"):
         from oncelog_service.storage.sql.postgresql import PostgresqlDatabase
         from oncelog_service.storage.sql.store import SqlStore
-    except ImportError as error:
-        raise _missing("PostgreSQL needs SQLAlchemy and psycopg", "service,postgresql") from error
     return SqlStore(PostgresqlDatabase(url, shown(url)))
-
-
-def _missing(what: str, extras: str) -> StoreError:
-    return StoreError(f'a store on {what}: pip install "oncelog[{extras}]"')

@@ -6,8 +6,8 @@ contract test (tests/storage/test_contract.py) runs on all of them.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -66,6 +66,32 @@ class StoreDamaged(StoreError):
 
 class RowDamaged(ValueError):
     """The bytes are not a row that this version wrote: cut, flipped, or of another layout."""
+
+
+class DriverMissing(StoreError):
+    """What this kind of store needs is not installed, or cannot be loaded. Nothing was opened, and nothing made."""
+
+
+_DRIVERS = {
+    "leveldb": "a store on LevelDB needs plyvel: {}; or take SQLite (--store sqlite:///…): oncelog copy moves a store there, "
+    "with a Python that has plyvel",
+    "sqlite": "a store on SQLite needs SQLAlchemy: {}",
+    "postgresql": "a store on PostgreSQL needs SQLAlchemy and psycopg: {}",
+}
+"""What is said where the driver of a kind of store is missing. The only place that says it."""
+_EXTRAS = {"leveldb": "leveldb", "sqlite": "service", "postgresql": "service,postgresql"}
+
+
+@contextmanager
+def driver(kind: str) -> Iterator[None]:
+    """Imports of a driver, within; raises DriverMissing, one sentence that says what to do, where that cannot be done."""
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").startswith("oncelog"):
+            raise  # a fault of ours
+        broken = "" if isinstance(error, ModuleNotFoundError) else f" ({error})"
+        raise DriverMissing(_DRIVERS[kind].format(f'pip install "oncelog[{_EXTRAS[kind]}]"{broken}')) from error
 
 
 class StoreClosed(StoreError):

@@ -17,7 +17,8 @@ from oncelog.wire.overview import Alarm, Severity
 from oncelog_service.cli.configuration import checked
 from oncelog_service.config import Settings
 from oncelog_service.storage.files.directory import free_bytes, open_to_others
-from oncelog_service.storage.files.leveldb_look import check_directory, is_new
+from oncelog_service.storage.files.end_file import is_new
+from oncelog_service.storage.port import DriverMissing, driver
 from oncelog_service.watch.facts import Facts, Thresholds
 from oncelog_service.watch.rules import disk, size
 
@@ -114,9 +115,16 @@ def _of_files(path: Path) -> Iterator[Alarm]:
     if not path.is_dir() or is_new(path):
         return
     try:
+        with driver("leveldb"):
+            from oncelog_service.storage.files.leveldb_look import check_directory
         torn = check_directory(path)
     except PermissionError:
         raise
+    except DriverMissing as error:
+        yield _alarm(
+            "store_unreadable", "info", f"the store {path}", f"this Python cannot look into {path}: {error}",
+            "Run this with the Python of the service.", ['pip install "oncelog[leveldb]"'],
+        )  # fmt: skip
     except Exception as error:  # also LevelDB's own, which only the storage knows
         yield _alarm(
             "store_not_whole", "critical", f"the store {path}", f"the store {path} would not open: {error}",

@@ -18,7 +18,7 @@ from oncelog_service.cli.session import ERROR
 from oncelog_service.cluster.unserved import Served
 from oncelog_service.storage.copying import TABLES, CopyRefused, pieces
 from oncelog_service.storage.files.directory import private
-from oncelog_service.storage.files.end_file import beside
+from oncelog_service.storage.files.end_file import beside, is_new
 from oncelog_service.storage.open import path_of, store_opener
 from oncelog_service.storage.port import RowDamaged, Store, StoreError
 
@@ -49,8 +49,6 @@ def _holds_a_store(path: Path, is_leveldb: bool) -> bool:
     """Whether there was one at any rate: of what is damaged, opening it says more."""
     if not is_leveldb:
         return path.is_file() or beside(path).is_file()
-    from oncelog_service.storage.files.leveldb_look import is_new
-
     return path.is_dir() and not is_new(path)
 
 

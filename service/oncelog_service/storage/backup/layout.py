@@ -9,7 +9,7 @@ from pathlib import Path
 from oncelog_service.storage.backup.archive import Archive, BackedUp, Backup, BackupDamaged
 from oncelog_service.storage.files.directory import sync_directory, sync_file
 from oncelog_service.storage.files.end_file import EndFile, beside
-from oncelog_service.storage.port import StoreDamaged
+from oncelog_service.storage.port import StoreDamaged, driver
 
 LEVELDB = "leveldb"
 DATABASE = "database"
@@ -53,9 +53,10 @@ def check_whole(archive: Archive, backup: Backup) -> None:
     """
     if backup.kind != LEVELDB:
         return  # SQLite itself has copied it, in one transaction
-    import plyvel
+    with driver("leveldb"):
+        import plyvel
 
-    from oncelog_service.storage.files.leveldb_look import check_directory
+        from oncelog_service.storage.files.leveldb_look import check_directory
 
     with tempfile.TemporaryDirectory(prefix="oncelog-backup-") as name:
         lay_out(archive, backup, Path(name), linked=True)

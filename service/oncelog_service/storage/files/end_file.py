@@ -142,6 +142,16 @@ def check_may_be_new(path: Path, reached: int) -> None:
         raise StoreError(f"{path}: the store that was open here is not there any more")
 
 
+_NOTHING = frozenset({"lost+found"})
+"""What a new directory may hold: the root of a file system has it."""
+
+
+def is_new(directory: Path) -> bool:
+    """Tells whether no store was ever in the directory. Raises OSError."""
+    making = Making(directory)
+    return making.is_broken_off if making.has_begun else {each.name for each in directory.iterdir()} <= _NOTHING
+
+
 class EndFile:
     """Writes the file."""
 

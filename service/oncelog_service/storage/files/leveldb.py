@@ -38,8 +38,9 @@ from oncelog_service.storage.files.end_file import (
     beside,
     check_may_be_new,
     check_there,
+    is_new,
 )
-from oncelog_service.storage.files.leveldb_look import begin_making, check_directory, cut_off, is_new
+from oncelog_service.storage.files.leveldb_look import begin_making, check_directory, cut_off
 from oncelog_service.storage.files.leveldb_staged import STAGING_PREFIX, staged_leveldb
 from oncelog_service.storage.keys import PAYLOAD_ID_SIZE, POINTER_SIZE, ROW_ID_SIZE, prefix_end
 from oncelog_service.storage.port import Batch, Rows, Staged, StoreClosed, StoreDamaged, StoreError, Table

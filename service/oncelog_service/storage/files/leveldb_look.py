@@ -37,9 +37,6 @@ from oncelog_service.storage.files.end_file import ROW_KEY, EndRow, Making, besi
 from oncelog_service.storage.files.leveldb_log import end_of_log, end_of_records
 from oncelog_service.storage.port import StoreDamaged
 
-_NOTHING = frozenset({"lost+found"})
-"""What a new directory may hold: the root of a file system has it."""
-
 _COPY_PREFIX = "oncelog-look-"
 
 _log = logging.getLogger(__name__)
@@ -50,12 +47,6 @@ class Tail(NamedTuple):
 
     path: Path
     begin: int
-
-
-def is_new(path: Path) -> bool:
-    """Tells whether nothing was ever stored in the directory. Raises OSError."""
-    making = Making(path)
-    return making.is_broken_off if making.has_begun else {each.name for each in path.iterdir()} <= _NOTHING
 
 
 def begin_making(path: Path) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from oncelog_service.storage.port import StoreError
+from oncelog_service.storage.port import StoreError, driver
 
 _AT_ONCE = 4_096
 _FILES = ("", "-wal")
@@ -31,7 +31,8 @@ def readable_rows(scheme: str, source: Path, work: Path) -> Iterator[tuple[bytes
 
 
 def _of_leveldb(source: Path, work: Path) -> Iterator[tuple[bytes, bytes]]:
-    import plyvel
+    with driver("leveldb"):
+        import plyvel
 
     for each in source.resolve().iterdir():
         if each.suffix in (".ldb", ".sst", ".log"):
