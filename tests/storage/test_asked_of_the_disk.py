@@ -6,6 +6,7 @@ system, and are found again. Here each call is noted instead.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from typing import Any
 import plyvel
 import pytest
 
+from oncelog_service.storage.files import directory
 from oncelog_service.storage.files.leveldb import LevelDBStore
 from oncelog_service.storage.port import Batch, Store, StoreClosed, StoreDamaged, StoreError
 from oncelog_service.storage.sql.sqlite import SqliteDatabase
@@ -142,6 +144,36 @@ def test_sqlite_syncs_its_log_before_a_commit_returns_on_each_of_its_connections
         for each in (one, other):
             assert each.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2
             assert each.exec_driver_sql("PRAGMA journal_mode").scalar_one() == "wal"
+            for name in ("fullfsync", "checkpoint_fullfsync"):
+                assert each.exec_driver_sql(f"PRAGMA {name}").scalar_one() == 1
+
+
+@pytest.mark.parametrize(("failure", "falls_back"), [(None, False), (errno.ENOTSUP, True), (errno.EIO, None)])
+def test_where_the_drive_is_to_empty_its_cache_it_is_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: int | None, falls_back: bool | None
+) -> None:
+    """As on macOS, whose F_FULLFSYNC is taken for another number here."""
+    asked, synced = [], []
+
+    def told(handle: int, what: int) -> None:
+        asked.append(what)
+        if failure is not None:
+            raise OSError(failure, os.strerror(failure))
+
+    monkeypatch.setattr(directory, "_FULL_SYNC", 51)
+    monkeypatch.setattr("fcntl.fcntl", told)
+    monkeypatch.setattr(os, "fsync", synced.append)
+    if falls_back is None:
+        with pytest.raises(OSError, match="Input/output"):
+            directory.sync_directory(tmp_path)
+    else:
+        directory.sync_directory(tmp_path)
+    assert (asked, len(synced)) == ([51], int(bool(falls_back)))
+
+
+def test_files_of_ours_are_synced_in_one_place() -> None:
+    service = Path(directory.__file__).parents[2]
+    assert [each.name for each in service.rglob("*.py") if "os.fsync(" in each.read_text()] == ["directory.py"]
 
 
 @pytest.mark.parametrize(("error", "told"), [(plyvel.CorruptionError, StoreDamaged), (plyvel.IOError, StoreError)])

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,29 +27,32 @@ KINDS = pytest.mark.parametrize("kind", IN_FILES)
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Stores of 400 writes as SIGKILL leaves them: the last ones are in a log only, of several blocks."""
-    made = {}
-    for kind in IN_FILES:
-        live, made[kind] = tmp_path_factory.mktemp(kind) / "live", tmp_path_factory.mktemp(kind) / "killed"
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A store of each kind, of 400 writes as SIGKILL leaves them: the last ones are in a log only, of several blocks."""
+
+    @cache
+    def made(kind: str) -> Path:
+        live, killed = tmp_path_factory.mktemp(kind) / "live", tmp_path_factory.mktemp(kind) / "killed"
         live.mkdir()
         for half in (KEYS[:200], KEYS[200:]):
             with closing(opened(kind, live)) as store:
                 for key in half:
                     write(store, S, key, value=b"v" * 600)
                 if half[-1] == KEYS[-1]:
-                    shutil.copytree(live, made[kind])
+                    shutil.copytree(live, killed)
+        return killed
+
     return made
 
 
 @pytest.fixture
-def leveldb(stores: dict[str, Path], tmp_path: Path) -> Path:
-    return Path(shutil.copytree(stores["leveldb"], tmp_path / "data"))
+def leveldb(stores: Callable[[str], Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(stores("leveldb"), tmp_path / "data"))
 
 
 @pytest.fixture
-def path(kind: str, stores: dict[str, Path], tmp_path: Path) -> Path:
-    return Path(shutil.copytree(stores[kind], tmp_path / "data"))
+def path(kind: str, stores: Callable[[str], Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(stores(kind), tmp_path / "data"))
 
 
 def without(name: str) -> Spoil:
@@ -202,10 +206,10 @@ def test_a_backup_without_its_beginning_is_refused_where_a_making_was_broken_off
 
 
 def test_a_database_without_the_file_beside_where_a_making_was_broken_off_loses_nothing(
-    stores: dict[str, Path], tmp_path: Path
+    stores: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """As sqlite3's .backup makes one."""
-    path = Path(shutil.copytree(stores["sqlite"], tmp_path / "data"))
+    path = Path(shutil.copytree(stores("sqlite"), tmp_path / "data"))
     (path / "data.end").rename(path / "data.creating")
     with closing(opened("sqlite", path)) as store:
         assert keys_of(store, S) == KEYS
@@ -214,10 +218,10 @@ def test_a_database_without_the_file_beside_where_a_making_was_broken_off_loses_
 # --- links, locks, the place for the look
 
 
-def test_a_link_to_a_database_is_the_database(stores: dict[str, Path], tmp_path: Path) -> None:
+def test_a_link_to_a_database_is_the_database(stores: Callable[[str], Path], tmp_path: Path) -> None:
     """SQLite follows it and keeps the write-ahead log beside the file that it leads to."""
     (tmp_path / "links").mkdir()
-    (tmp_path / "links" / "data").symlink_to(Path(shutil.copytree(stores["sqlite"], tmp_path / "data")) / "data")
+    (tmp_path / "links" / "data").symlink_to(Path(shutil.copytree(stores("sqlite"), tmp_path / "data")) / "data")
     with closing(opened("sqlite", tmp_path / "links")) as store:
         assert keys_of(store, S) == KEYS
         with pytest.raises(StoreError, match="in use"):

@@ -11,11 +11,11 @@ import textwrap
 import time
 from collections.abc import Callable
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from oncelog_service.storage.files import leveldb
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Store, StoreDamaged, StoreError
 from oncelog_service.storage.sql import sqlite
@@ -60,7 +60,7 @@ def test_a_store_that_goes_while_it_is_opened_again_is_not_made_anew(
     opener = store_opener(f"{kind}://{disk if kind == 'leveldb' else disk / 'data'}")
     with closing(opener()) as store:
         write(store, S, b"1")
-    module = leveldb if kind == "leveldb" else sqlite
+    module = import_module(f"oncelog_service.storage.{'files.leveldb' if kind == 'leveldb' else 'sql.sqlite'}")
     there = module.check_there
 
     def then_gone(path: Path, reached: int) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from oncelog_service.storage.files import leveldb
 from oncelog_service.storage.port import Batch, Store, StoreClosed, StoreError
 from tests.patience import PATIENCE, until
 from tests.storage.stores import END, IN_FILES, KINDS, M, Place, place_of, put
@@ -122,8 +121,8 @@ def test_a_scan_that_is_under_way_is_waited_for_and_reads_and_writes_go_on(kind:
 
 @pytest.mark.parametrize("kind", IN_FILES)
 def test_what_a_scan_keeps_for_too_long_is_said_to_be_left(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leveldb, "_SCRUB_SECONDS", 0.2)
-    monkeypatch.setattr("oncelog_service.storage.sql.sqlite._BUSY_SECONDS", 1)
+    name, seconds = {"leveldb": ("files.leveldb._SCRUB_SECONDS", 0.2), "sqlite": ("sql.sqlite._BUSY_SECONDS", 1)}[kind]
+    monkeypatch.setattr(f"oncelog_service.storage.{name}", seconds)
     with place_of(kind, tmp_path) as place:
         place.open().write([put(*((M, key(number), mark(number) + b"." * 1_000) for number in range(2_000)))])
         store = place.reopen()

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from oncelog.wire import models
-from oncelog_service.storage.files.directory import check_room, locked, make_directory, sync_directory
+from oncelog_service.storage.files.directory import check_room, locked, make_directory, sync, sync_directory
 from oncelog_service.storage.port import StoreError
 
 _VERSION = 1
@@ -217,7 +217,7 @@ class Archive:
         part.unlink(missing_ok=True)
         with _private(part) as handle:
             _write_all(handle, data + b"\n" + sha256(data).hexdigest().encode() + b"\n")
-            os.fsync(handle)
+            sync(handle)
         part.rename(path)
         sync_directory(path.parent)
 
@@ -237,7 +237,7 @@ class Archive:
         try:
             with _private(part) as handle:
                 digest = copied(source, size, handle, self.check_room)
-                os.fsync(handle)
+                sync(handle)
             if self.has(digest, size):
                 return digest, False
             part.rename(self.files / digest)
@@ -273,7 +273,7 @@ class Archive:
         else:
             with _private(target) as handle:
                 digest = copied(source, file.bytes, handle)
-                os.fsync(handle)
+                sync(handle)
         if digest != file.sha256:
             raise BackupDamaged(f"{source}, which is {file.name}, is damaged: its checksum does not match")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from oncelog_service.storage.checksum import SIZE, matches, with_checksum
-from oncelog_service.storage.files.directory import sync_directory, sync_file, sync_with_name
+from oncelog_service.storage.files.directory import sync, sync_directory, sync_file, sync_with_name
 from oncelog_service.storage.port import StoreDamaged, StoreError
 
 _MAGIC = b"OLEN"
@@ -161,7 +161,7 @@ class EndFile:
         try:
             for slot in (0, 1):
                 os.pwrite(self._handle, encode_number(number), slot * _SECTOR)
-            os.fsync(self._handle)
+            sync(self._handle)
             sync_directory(path.parent)
         except BaseException:  # a store is opened again and again until that works
             os.close(self._handle)
@@ -178,5 +178,5 @@ class EndFile:
         handle, self._handle = self._handle, -1
         if handle >= 0:
             with suppress(OSError):  # it lags then, at worst, as after a power cut
-                os.fsync(handle)
+                sync(handle)
             os.close(handle)

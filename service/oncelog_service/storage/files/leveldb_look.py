@@ -33,6 +33,7 @@ from typing import NamedTuple
 
 import plyvel
 
+from oncelog_service.storage.files.directory import sync
 from oncelog_service.storage.files.end_file import ROW_KEY, EndRow, Making, beside, check_number, read_end
 from oncelog_service.storage.files.leveldb_log import end_of_log, end_of_records
 from oncelog_service.storage.port import StoreDamaged
@@ -97,7 +98,7 @@ def _cut(path: Path, begin: int) -> bytes:
         file.seek(begin)
         data = file.read()
         file.truncate(begin)
-        os.fsync(file.fileno())
+        sync(file.fileno())
     _log.warning("%s: its last record is torn and was not acknowledged: %d bytes are cut off at byte %d", path, len(data), begin)
     return data
 
