@@ -40,6 +40,7 @@ RUN_ELSEWHERE = {
     "docs/benchmarks.md": "benchmarks",
     "docs/securing.md": "tests/scenarios/test_securing.py",
     "docs/spark.md": "tests/spark/test_pages.py",
+    "docs/testing.md": "tests/testing/test_page.py",
 }
 """Pages that are kept true by something else, and by what."""
 

@@ -74,6 +74,19 @@ def test_a_lost_request_was_not_obeyed(kit: OncelogService, once: Client) -> Non
     assert list(once.topics()) == ["t"]
 
 
+def test_a_request_is_refused_with_any_error_and_not_obeyed(kit: OncelogService, once: Client) -> None:
+    kit.faults.refuse(times=2)
+    kit.faults.refuse("create_topic", errors.QuotaExceeded("enough", quota="topics", limit=1))
+    for _ in range(2):
+        with pytest.raises(errors.NotAllowed) as refused:
+            say(once, b"a")
+        assert refused.value.definite
+    with pytest.raises(errors.QuotaExceeded, match="enough"):
+        once.create_topic("u")
+    say(once, b"b")
+    assert (on_log(kit), list(once.topics())) == ([b"b"], ["t"])
+
+
 def test_a_request_that_is_delivered_twice_is_stored_once_under_a_number_and_twice_without(kit: OncelogService) -> None:
     kit.faults.deliver_twice(nth=2)
     assert published(kit) == "sdssss"
@@ -264,7 +277,7 @@ def test_a_full_disk_takes_nothing_in_until_it_is_freed(kit: OncelogService, onc
 
 
 def test_a_block_fails_at_its_end_where_what_was_planned_did_not_happen() -> None:
-    with pytest.raises(FaultNotMet, match="lose the answer to request 1 of the kind publish: struck 0 of 1"), service() as kit:
+    with pytest.raises(FaultNotMet, match="lose the answer to publish 1: struck 0 of 1"), service() as kit:
         kit.faults.lose_answer()
 
 
@@ -276,7 +289,7 @@ def test_a_block_that_fails_tells_its_own_error_and_what_was_planned() -> None:
 
     with pytest.raises(ZeroDivisionError) as told:
         fails()
-    assert "lose the answer to request 1" in told.value.__notes__[0]
+    assert "lose the answer to publish 1" in told.value.__notes__[0]
 
 
 def test_what_was_recorded_is_held_against_the_log_at_the_end_if_not_before(kit: OncelogService) -> None:

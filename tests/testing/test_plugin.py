@@ -35,7 +35,8 @@ def load(rows):
 def pipeline(oncelog_service):
     return oncelog_service
 
-def test_passes(oncelog_service):
+def test_passes(oncelog_service, monkeypatch):
+    monkeypatch.undo()
     assert os.environ["ONCELOG_URL"] == oncelog_service.url
     oncelog_service.faults.lose_answer("publish", nth=2)
     load([b"a", b"b"])
@@ -99,7 +100,7 @@ def test_a_test_fails_by_what_it_planned_and_recorded_and_by_nothing_else(tmp_pa
         wanted = "FAILED" if name.startswith("test_fails") else "XFAIL" if "expected" in name else "PASSED"
         assert by_test.get(name) == (None if "skipped" in name else wanted), said
     assert "1 skipped" in said
-    assert "lose the answer to request 3 of the kind publish: struck 0 of 1, 2 such requests came" in said
+    assert "lose the answer to publish 3: struck 0 of 1; 2 came" in said
     assert "lost: offset 1 " in said
     assert "faults that were planned:" in said
 

@@ -71,6 +71,7 @@ class Recorder:
 
     def verify(self, *, upto: int | None = None) -> None:
         """Raises as :func:`check_effects`."""
+        __tracebackhide__ = True
         self.verified = True
         check_effects(self._client, self._topic, self.effects, upto=upto, **self._options)
 
@@ -98,6 +99,7 @@ def check_effects(
 
     Raises AssertionError also where the topic holds no committed message: nothing was checked then. TopicNotFound.
     """
+    __tracebackhide__ = True
     messages = _some(client, topic, namespace, codec)
     identify = by or _id_of
     end = inf if upto is None else upto
@@ -127,6 +129,7 @@ def check_published(
     ``rows``: what there was to send, as ``by`` makes it of messages: their payloads, unless it is said. ``ordered``: False where
     several producers send them side by side. Raises AssertionError also where there are no rows. TopicNotFound.
     """
+    __tracebackhide__ = True
     expected = [Item(row, f"row {at} ({_short(row)})") for at, row in enumerate(rows)]
     if not expected:
         raise AssertionError("there are no rows that were to be sent: nothing was checked")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol, TypedDict, Unpack
 
-from oncelog.errors import OncelogError
+from oncelog.errors import NotAllowed, OncelogError
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.application import Application
 from oncelog_service.rest.exchange import Admitted, Head
@@ -99,6 +99,12 @@ class Faults:
         """The connection is cut before the request is obeyed: nothing is done, and whoever sent it cannot tell that."""
         return self._planned("lose", request, _Strike(before=_cut), which)
 
+    def refuse(self, request: Request = "publish", error: OncelogError | None = None, **which: Unpack[Which]) -> Fault:
+        """The request is not obeyed, and answered with this error; by default with NotAllowed, which nobody tries again: so a
+        program ends at this request, as if it had been killed there."""
+        refused = error or NotAllowed("refused by a fault that the test has planned")
+        return self._planned(f"refuse ({refused.code})", request, _Strike(before=partial(_refuse, refused)), which)
+
     def deliver_twice(self, request: Request = "publish", **which: Unpack[Which]) -> Fault:
         """The same bytes are obeyed twice, as where a proxy tries again, and the second answer is the one that leaves."""
         return self._planned("deliver twice", request, _Strike(again=True), which)
@@ -144,7 +150,7 @@ class Faults:
         named = f"producer {producer!r}" if subscription is None else f"subscription {subscription!r}"
         act = partial(self._world.opens_elsewhere, topic, which.get("namespace", "default"), producer, subscription)
         kind: Request = request or ("publish" if subscription is None else "receive")
-        return self._planned(f"fence {named} of {topic!r} {when}", kind, self._at(when, act), strikes)
+        return self._planned(f"fence {named} {when}", kind, self._at(when, act), strikes)
 
     def fill_disk(self, request: Request = "publish", *, when: When = "before", **which: Unpack[Which]) -> Fault:
         """The disk of the service is full, until it is freed: what adds rows is refused (DiskFull)."""
@@ -207,6 +213,10 @@ class Faults:
 
     async def _stands_still(self, seconds: float) -> None:
         self._world.stands_still(seconds)
+
+
+async def _refuse(error: OncelogError) -> None:
+    raise error.with_traceback(None)  # it may be raised more than once
 
 
 async def _cut() -> None:

@@ -142,10 +142,10 @@ class Fault:
         return self.fired == self.times
 
     def __str__(self) -> str:
-        which = f"request {self.nth}" if self.times == 1 else f"requests {self.nth} to {self.nth + self.times - 1}"
+        which = f"{self.nth}" if self.times == 1 else f"{self.nth} to {self.nth + self.times - 1}"
         on = "" if self.topic is None else f" on {self.topic!r}"
-        kind = "of any kind" if self.request == "any" else f"of the kind {self.request}"
-        return f"{self.what} {which} {kind}{on}: struck {self.fired} of {self.times}, {self.came} such requests came"
+        kind = "request" if self.request == "any" else self.request
+        return f"{self.what} {kind} {which}{on}: struck {self.fired} of {self.times}; {self.came} came"
 
 
 class FaultNotMet(AssertionError):

@@ -21,22 +21,21 @@ def oncelog_settings() -> dict[str, Any]:
 
 
 @pytest.fixture
-def oncelog_service(
-    request: pytest.FixtureRequest, oncelog_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[OncelogService]:
+def oncelog_service(request: pytest.FixtureRequest, oncelog_settings: dict[str, Any]) -> Iterator[OncelogService]:
     """A service in memory for this test, where clients go by themselves meanwhile (ONCELOG_URL); see `oncelog.testing`."""
     from oncelog.testing import service
 
     made = service(**oncelog_settings)
-    try:
-        made.start()
-        request.node.stash[_SERVICE] = made
-        for name in _OF_CLIENTS:
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv("ONCELOG_URL", made.url)
-        yield made
-    finally:
-        made.close()
+    with pytest.MonkeyPatch.context() as environment:  # of its own: a test may undo what it has patched
+        try:
+            made.start()
+            request.node.stash[_SERVICE] = made
+            for name in _OF_CLIENTS:
+                environment.delenv(name, raising=False)
+            environment.setenv("ONCELOG_URL", made.url)
+            yield made
+        finally:
+            made.close()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -51,5 +50,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         raise
     service = item.stash.get(_SERVICE, None)
     if service is not None:
-        service.verify()
+        try:
+            service.verify()
+        except AssertionError as error:  # its traceback would show nothing of the test
+            pytest.fail(f"{type(error).__name__}: {error}", pytrace=False)
     return result

@@ -189,12 +189,14 @@ class OncelogService:
     def check_effects(self, topic: str, effects: Iterable[Any], **options: Any) -> None:
         """Raises NotExactlyOnce unless each committed message of the topic had its effect once; see
         :func:`oncelog.testing.check_effects`."""
+        __tracebackhide__ = True
         with self.looking():
             check_effects(self.client, topic, effects, **options)
 
     def check_published(self, topic: str, rows: Iterable[Hashable], **options: Any) -> None:
         """Raises NotExactlyOnce unless each row is a committed message of the topic once; see
         :func:`oncelog.testing.check_published`."""
+        __tracebackhide__ = True
         with self.looking():
             check_published(self.client, topic, rows, **options)
 
@@ -203,6 +205,7 @@ class OncelogService:
 
         The end of the block, and that of a test with the fixture, does this.
         """
+        __tracebackhide__ = True
         self.faults.verify()
         for each in self._recorders:
             if not each.verified:
@@ -288,5 +291,6 @@ class _Recorder(Recorder):
         self._service = service
 
     def verify(self, *, upto: int | None = None) -> None:
+        __tracebackhide__ = True
         with self._service.looking():
             super().verify(upto=upto)

@@ -1,0 +1,58 @@
+"""The tour of docs/testing.md: its files are written, its tests run, and what they say is what the page shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+from oncelog.testing import Faults
+from oncelog.testing.judge import Kind
+from oncelog_service.testing.plan import REQUESTS
+from tests.docs.pages import ROOT, blocks
+from tests.patience import PATIENCE
+from tests.testing.test_plugin import PLUGIN
+
+PAGE = ROOT / "docs" / "testing.md"
+
+
+def run_pytest(command: str, folder: Path) -> str:
+    arguments = [sys.executable, "-m", "pytest", "-p", PLUGIN, "-p", "no:cacheprovider", *shlex.split(command)[1:]]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    return done.stdout + done.stderr
+
+
+def shown(line: str) -> re.Pattern[str]:
+    """A line as it stands on the page: … is left out, and how far it is set in does not count."""
+    return re.compile(r"\s+".join(".*".join(map(re.escape, word.split("…"))) for word in line.split()))
+
+
+def test_what_the_tour_shows_is_so(tmp_path: Path) -> None:
+    said = ""
+    for block in blocks(PAGE):
+        if block.language == "python":
+            name = re.match(r"# (\w+\.py)\n", block.text)
+            assert name is not None, f"{block} names no file"
+            (tmp_path / name[1]).write_text(block.text)
+        elif block.text.startswith("pytest"):
+            said = run_pytest(block.text, tmp_path)
+        elif block.language == "text":
+            for line in block.text.splitlines():
+                assert shown(line).search(said), f"{block}: {line!r} is not in\n{said}"
+        else:
+            assert block.text.startswith("pip install"), f"{block} is not run"
+
+
+def test_every_fault_kind_of_request_and_finding_stands_there_and_nothing_else() -> None:
+    text = PAGE.read_text("utf-8")
+    faults = {name for name in vars(Faults) if not name.startswith("_")} - {"planned", "spared", "verify", "around"}
+    first_cells = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+    assert sorted(first_cells) == sorted([*faults, *get_args(Kind)])
+    kinds = re.search(r"Which requests: their kind \((.*?)\)", text, re.DOTALL)
+    assert kinds is not None
+    assert tuple(re.findall(r'`"(\w+)"`', kinds[1])) == REQUESTS
