@@ -73,6 +73,12 @@ async def test_a_token_that_its_issuer_has_signed_for_us_is_taken(algorithm: str
     assert verified(issuer, token(key, None, algorithm, aud=["other", AUDIENCE])).principal.name == "jwt:ci", "it has one key"
 
 
+@pytest.mark.parametrize("kind", [{}, {"typ": "at+jwt"}, {"typ": "application/at+JWT"}, {"typ": "jwt"}])
+async def test_what_may_be_an_access_token_is_taken(kind: dict[str, str], tmp_path: Path) -> None:
+    issuer = await issuer_of(tmp_path / "keys")
+    assert verified(issuer, signed(KEY, {"alg": "ES256", "kid": "a", **kind}, CLAIMS)).principal.name == "jwt:ci"
+
+
 WRONG: dict[str, str | bytes] = {
     "empty": "..",
     "no parts": "abc",
@@ -100,6 +106,12 @@ WRONG: dict[str, str | bytes] = {
     "no kid where there are two": token(kid=None),
     "its own key": signed(OTHER, {**HEADER, "jwk": jwk(OTHER, "a")}, CLAIMS),
     "its own address": signed(OTHER, {**HEADER, "jku": "http://127.0.0.1:1/keys", "x5u": "http://127.0.0.1:1/x"}, CLAIMS),
+    "a logout token": signed(KEY, {**HEADER, "typ": "logout+jwt"}, CLAIMS),
+    "a kind that ends alike": signed(KEY, {**HEADER, "typ": "not-at+jwt"}, CLAIMS),
+    "its kind is null": signed(KEY, {**HEADER, "typ": None}, CLAIMS),
+    "its kind is a list": signed(KEY, {**HEADER, "typ": ["JWT"]}, CLAIMS),
+    "an ID token": token(at_hash="77QmUPtjPfzWtF2AnpK9RQ"),
+    "an ID token beside a code": token(c_hash="LDktKdoQak3Pk0cnXxCltA"),
     "critical": signed(KEY, {**HEADER, "crit": ["exp"], "exp": 1}, CLAIMS),
     "payload is not encoded": signed(KEY, {**HEADER, "b64": False}, CLAIMS),
     "expired": token(exp=NOW - 3_600),

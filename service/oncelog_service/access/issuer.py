@@ -4,6 +4,8 @@ The invariants:
 
 * Nothing in a token says how it is verified: no key, no address of one, no algorithm but those that the issuer's key is for. All
   of these are asymmetric; what a public key would verify as a password is refused (RFC 8725, 2.1).
+* What is plainly another kind of token is refused, whoever signed it (RFC 8725, 3.11 and 3.12): by `typ` in its header, which
+  may be missing, as with many issuers, and by claims that only ID tokens have (OpenID Connect Core, 3.3.2.11).
 * Keys are read in the background, never because of what an address in a token says. While they cannot be read the old ones hold.
 * A key that is in the newest set no more verifies nothing, nor does what it verified before hold.
 * What was verified is remembered by the token's hash until it expires, so that a request costs a look into a dict. What was not
@@ -39,6 +41,9 @@ LONGEST = 8_192
 LEEWAY_MS = 10_000
 """How far the issuer's clock may be from ours."""
 _REQUIRED = ["exp", "iss", "aud", "sub"]
+_TYPES = ("jwt", "at+jwt")
+"""What `typ` may say: of any token, or of an access token (RFC 9068)."""
+_OF_ID_TOKENS = ("at_hash", "c_hash")
 _REMEMBERED = 10_000
 _LARGEST_SET = 2**20
 _READ_SECONDS = 10.0
@@ -128,10 +133,12 @@ class Issuer:
         return self._signed(_part(token, 1))
 
     def _key_of(self, header: Mapping[str, Any]) -> tuple[str, Any]:
-        """The algorithm and the key that a token names. What else its header says is not looked at. Raises Unauthorized."""
+        """The algorithm and the key that a token names, if it may be an access token. Raises Unauthorized."""
         algorithm, kid = header.get("alg"), header.get("kid")
         if "crit" in header or "b64" in header or not (kid is None or isinstance(kid, str)):
             raise Unauthorized("the token's header asks for what this service does not know")
+        if "typ" in header and str(header["typ"]).lower().removeprefix("application/") not in _TYPES:
+            raise Unauthorized("the token is of another kind than an access token: its header's typ says so")
         if not self._keys:
             raise Unauthorized("the keys of the tokens' issuer are not known yet; try again in a moment")
         key = self._keys.get(kid)
@@ -145,6 +152,8 @@ class Issuer:
         return algorithm, key.key
 
     def _signed(self, claims: Mapping[str, Any]) -> Signed:
+        if any(each in claims for each in _OF_ID_TOKENS):
+            raise Unauthorized("the token is an ID token, which says who has signed in to a client; show an access token")
         subject, claimed = claims["sub"], claims.get(self._claim, [])
         if not isinstance(subject, str) or not re.fullmatch(SUBJECT, subject, re.ASCII):
             raise Unauthorized("the token's subject has other signs than letters, digits and _.@=:/+|-, or too many")
