@@ -184,6 +184,15 @@ ENDS = [
     Told(declared(b"x", "transfer-encoding: chunked"), 400, ends=True),
     Told(head("POST", "/echo", "transfer-encoding: chunked") + b"zz\r\n", 400, ends=True),
     Told(head("POST", "/nothing", "transfer-encoding: chunked") + b"zz\r\n", 404, ends=True),
+    *(
+        Told(chunked([b"x"]).replace(b"transfer-encoding: chunked", coding), 400, ends=True)
+        for coding in (
+            b"transfer-encoding: gzip, chunked",
+            b"transfer-encoding: gzip\r\ntransfer-encoding: chunked",
+            b"transfer-encoding: chunked\r\ntransfer-encoding: chunked",
+            b"transfer-encoding: identity",
+        )
+    ),
     Told(b"CONNECT oncelog:80 HTTP/1.1\r\n\r\n", 400, ends=True),
 ]
 """What is the last that is answered on a connection."""

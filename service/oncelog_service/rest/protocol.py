@@ -56,6 +56,7 @@ _JOINED_BYTES = 16 * 2**10
 """A body up to here goes out in one piece with its head; copying a larger one costs more than a second write."""
 
 _HOST = b"host"
+_CODING = b"transfer-encoding"
 _ONCE = (_HOST, b"authorization", b"content-type", b"origin", b"sec-fetch-site")
 """Headers by which a request is judged before anything is done for it."""
 
@@ -396,6 +397,9 @@ class HttpConnection(asyncio.Protocol):
             raise InvalidRequest("the request has no Host header")
         if len(headers) < len(self._headers):
             _check_once(self._headers)
+        if _CODING in headers and [value.strip().lower() for name, value in self._headers if name == _CODING] != [b"chunked"]:
+            # Whoever stands between may undo what it knows, and find another end of the body (RFC 9112, 6.1).
+            raise InvalidRequest("transfer-encoding may be chunked, and no other coding is read")
         if url.host is not None:  # who names it in the target means that (RFC 9112, 3.2.2)
             headers[_HOST] = _authority(url)
         path = unquote(path) if "%" in path else path
