@@ -248,6 +248,7 @@ class Service:
 
     def release(self) -> None:
         """Tells callers that wait, before a stop, to try again at once; else the stop would wait for every one of them."""
+        self.turns.release()
         if self._opened is not None:
             self._opened.release()
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from oncelog.errors import Overloaded
+from oncelog.errors import Overloaded, StorageUnavailable
 from oncelog_service.bounds.turns import OVERDUE_SECONDS, PAUSED_SECONDS, QUANTUM_BYTES, Sizes, Turn, Turns
 
 AHEAD, LIGHT, WAITING = 1_000, 100, 5_000
@@ -246,6 +246,25 @@ def test_pauses_that_never_end_hold_nobody_up_for_ever() -> None:
     turns.end(heavy[1])
     later.passes(0.02)
     assert not heavy[2].waits, "it has caught up"
+
+
+def test_once_the_service_stops_nobody_waits_any_more() -> None:
+    turns = Turns(WAITING, Later(), AHEAD, LIGHT)
+    begun = turns.begin((("a", 1_000),))
+    waiting = [turns.begin(((topic, 1_000),)) for topic in "aab"]
+    told: list[int] = []
+    for number, each in enumerate(waiting):
+        each.go = partial(told.append, number)
+    turns.release()
+    assert sorted(told) == [0, 1, 2]
+    assert all(each.refused for each in waiting)
+    with pytest.raises(StorageUnavailable):
+        turns.begin((("c", 1_000),))
+    assert not turns.begin((("c", 10),)).waits, "what need not wait goes on"
+    for each in (*waiting, begun):
+        turns.end(each)
+    assert (turns.waiting, turns.waiting_requests) == (0, 0)
+    assert not turns.begin((("a", 1_000),)).waits
 
 
 def test_one_topic_leaves_room_to_wait_for_others() -> None:

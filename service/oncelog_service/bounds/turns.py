@@ -18,6 +18,7 @@ A turn lasts from its beginning until its request is answered, refused or given 
   ever: every PAUSED_SECONDS as many begin as fit.
 * Of two queues in which somebody waits all the time, neither gets more heavy bytes than the other one but for a quantum and what
   the largest request of each has.
+* When the service stops nobody is left waiting: who does is refused, while there is time to tell, and so is who would have to.
 * What waits has at most ``waiting`` bytes, and one topic's, the newest of them apart, at most half of that: else it is refused.
 
 Nobody waits here while it holds what another one waits for: a request takes all of its turn in one step, before anything else is
@@ -31,15 +32,18 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
-from oncelog.errors import Overloaded
+from oncelog.errors import Overloaded, StorageUnavailable
 
-AHEAD_BYTES = 2 * 2**20
-"""One request of 1 MB that is being written, and one that is made ready meanwhile."""
+AHEAD_BYTES = 2**20
+"""One request of 1 MB. While it is written no other one is made ready, so whoever comes meanwhile is in the next write, which has
+none in it: twice as much doubled the median of small requests beside a flood, and the flood was no faster."""
 LIGHT_BYTES = 128 * 2**10
 QUANTUM_BYTES = 256 * 2**10
 OVERDUE_SECONDS = 2.0
 PAUSED_SECONDS = 2.0
 """At most 1 MiB a second more than the store has asked for: it slows down what is written by itself, then."""
+
+STOPPING = "the service is stopping; nothing was done, try again"
 
 Sizes = Sequence[tuple[Hashable, int]]
 """Topic → bytes that a request brings it."""
@@ -52,7 +56,7 @@ def _nothing() -> None:
 class Turn:
     """One request, from when it is asked for until it has ended."""
 
-    __slots__ = ("_heavy", "_sizes", "_topic", "go", "is_light", "size", "waits")
+    __slots__ = ("_heavy", "_sizes", "_topic", "go", "is_light", "refused", "size", "waits")
 
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
@@ -65,8 +69,10 @@ class Turn:
         """Bytes as which it counts."""
         self.waits = False
         """It has not begun."""
+        self.refused = False
+        """It will not begin."""
         self.go: Callable[[], None] = _nothing
-        """Called when it begins, if it had to wait. It must not raise."""
+        """Called when it begins, if it had to wait, or will not. It must not raise."""
 
 
 class _Queue:
@@ -105,9 +111,15 @@ class Turns:
         """Topics with a queue; the first one is being served."""
         self.waiting = 0
         """Bytes that wait."""
+        self._released = False
+
+    @property
+    def waiting_requests(self) -> int:
+        """Counts those that wait."""
+        return sum(len(queue.turns) for queue in self._queues.values())
 
     def begin(self, sizes: Sizes) -> Turn:
-        """Begins a turn, or queues it. A turn that was begun or queued has to end. Raises Overloaded: neither.
+        """Begins a turn, or queues it. A turn that was begun or queued has to end. Raises Overloaded, StorageUnavailable: neither.
 
         An atomic commit waits in the queue of the topic to which it brings most, and is counted for each.
         """
@@ -136,6 +148,14 @@ class Turns:
             for topic, _ in turn._sizes:
                 self._serve_light(topic)
         self._forget_heavy(turn)
+
+    def release(self) -> None:
+        """The service stops: who waits, or would have to from now on, is refused. They have to end as others do."""
+        self._released = True
+        for queue in self._queues.values():
+            for turn in queue.turns:
+                turn.refused = True
+                turn.go()
 
     def pause(self, seconds: float) -> None:
         """The store has fallen behind: no heavy request begins for so long."""
@@ -184,6 +204,8 @@ class Turns:
         return not self._heavy or self._heavy + turn.size <= self.ahead
 
     def _queue(self, turn: Turn) -> None:
+        if self._released:
+            raise StorageUnavailable(STOPPING)
         queue = self._queues.get(turn._topic)
         # As a switch shares its memory: a queue may take as much as is left, so there is always some for another one.
         if (0 if queue is None else queue.size) + turn.size > self._most_waiting - self.waiting:

@@ -49,6 +49,8 @@ ALWAYS: Sequence[Measure[Service]] = (
         lambda it: _certificate_left(it),
     ),
     Measure(GAUGE, "body_bytes", "Request bodies in hand", lambda it: it.traffic.body_bytes),
+    Measure(GAUGE, "waiting_requests", "Requests that wait for their topic's turn", lambda it: it.turns.waiting_requests),
+    Measure(GAUGE, "waiting_bytes", "Bytes of these", lambda it: it.turns.waiting),
     Measure(GAUGE, "unread_bytes", "Answers that are written and not read yet", lambda it: it.traffic.unread_bytes),
 )  # fmt: skip
 """Also while the store is not open."""

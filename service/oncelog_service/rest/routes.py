@@ -15,11 +15,11 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel
 
 from oncelog import errors
-from oncelog.errors import OncelogError, Overloaded
+from oncelog.errors import OncelogError, Overloaded, StorageUnavailable
 from oncelog.wire.media import JSON
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.access.grants import EVERY_TOPIC, EVERYBODY, SERVICE_WIDE, Principal, Right
-from oncelog_service.bounds.turns import Sizes, Turn
+from oncelog_service.bounds.turns import STOPPING, Sizes, Turn
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.rest.exchange import Standing
 from oncelog_service.rest.forward import Forwarder
@@ -63,7 +63,8 @@ class Call:
 
         ``sizes``: of what it brings to each topic; as a rule its body goes to the topic in the address.
 
-        Raises Overloaded: too much waits. Unauthorized, NotAllowed: who asks may not any more, after waiting.
+        Raises Overloaded: too much waits. StorageUnavailable: the service stops. Unauthorized, NotAllowed: who asks may not any
+        more, after waiting.
         """
         return _InTurn(self, sizes or (((self.path["namespace"], self.path["topic"]), len(self.body)),))
 
@@ -115,6 +116,8 @@ class _InTurn:
             await begun.wait()
         finally:
             call.standing.idle = False
+        if turn.refused:
+            raise StorageUnavailable(STOPPING)
         call.principal = call.judged_again()
 
     async def __aexit__(self, *raised: object) -> None:
