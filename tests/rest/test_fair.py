@@ -210,7 +210,7 @@ def test_a_topic_that_is_deleted_while_its_request_waits(service: RunningService
         assert topic.payloads() == [LARGE]
 
 
-def test_whoever_waits_when_the_service_stops_is_told_that_nothing_was_done(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_when_the_service_stops_is_told_that_nothing_was_done(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_FINISH_SECONDS", 0.0)
     monkeypatch.setattr(server, "_STOP_SECONDS", PATIENCE)
     disk = Disk()
