@@ -119,7 +119,8 @@ class Turns:
         return sum(len(queue.turns) for queue in self._queues.values())
 
     def begin(self, sizes: Sizes) -> Turn:
-        """Begins a turn, or queues it. A turn that was begun or queued has to end. Raises Overloaded, StorageUnavailable: neither.
+        """Begins a turn, or queues it. A turn that was begun or queued has to end. Raises Overloaded, StorageUnavailable: it is
+        neither.
 
         An atomic commit waits in the queue of the topic to which it brings most, and is counted for each.
         """
