@@ -68,11 +68,12 @@ def check_exposure(settings: Settings, tokens: int = 0) -> None:
 
 def readers_warning(settings: Settings) -> str | None:
     """What is said where others can read along."""
-    if settings.is_local or settings.tls_certificate is not None:
+    if settings.is_local or settings.speaks_tls:
         return None
     return (
         f"listening on {settings.host} without TLS: tokens, messages and answers can be read and changed wherever they pass. "
-        "Name a certificate (--tls-certificate), or let nobody reach this port but a proxy that speaks TLS"
+        "Name a certificate (--tls-certificate), or let nobody reach this port but a proxy that speaks TLS, and say so by its "
+        "URL (--advertised-url https://…)"
     )
 
 

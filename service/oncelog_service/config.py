@@ -127,7 +127,8 @@ class Settings(HasOrigins):
     backup_root: Path | None = None
     """Directory below which `oncelog backup` may have the running service write backups; without one it makes none."""
     advertised_url: str | None = None
-    """Where clients, and the other services over the same store, find this one; without it the address it listens on."""
+    """Where clients, and the other services over the same store, find this one; without it the address it listens on. With https,
+    and no certificate here, a proxy in front speaks TLS."""
     lease_seconds: float = Field(default=3.0, ge=0.5, le=3_600)
     """A service over a shared store that is not heard of for so long is taken for dead, and others serve its topics."""
     transactions_url: str | None = None
@@ -318,6 +319,11 @@ class Settings(HasOrigins):
     def is_local(self) -> bool:
         """Tells whether this machine alone reaches the service."""
         return self.host in LOOPBACK
+
+    @property
+    def speaks_tls(self) -> bool:
+        """Tells whether clients come under TLS: the service's own, or that of a proxy, since they are told to come by https."""
+        return self.tls_certificate is not None or (self.advertised_url or "").startswith("https:")
 
     @property
     def is_locked(self) -> bool:

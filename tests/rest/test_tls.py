@@ -539,6 +539,9 @@ def test_others_are_let_in_by_a_token_or_a_certificate_and_without_tls_a_warning
     assert "s3cret" not in warned
     assert "without TLS" not in begins(**issued.tls, token="s3cret")
     assert "without TLS" not in begins(**issued.tls, tls_client_ca=ca.file, token="s3cret")
+    proxy = begins(token="s3cret", advertised_url="https://logs.example.org")
+    assert "without TLS" not in proxy, "a proxy speaks it"
+    assert "without TLS" in begins(token="s3cret", advertised_url="http://logs.example.org")
     with pytest.raises(ValueError, match="none is granted anything"):
         begins(**issued.tls, tls_client_ca=ca.file)
     assert Settings(**issued.tls).url_of("::1", 7) == "https://[::1]:7"

@@ -97,7 +97,7 @@ async def gather(
         restored_ms=restored_ms,
         host=settings.host,
         is_local=settings.is_local,
-        speaks_tls=settings.tls_certificate is not None,
+        speaks_tls=settings.speaks_tls,
         asks_for_credentials=not service.access.is_open,
         behind_a_proxy=bool(settings.allowed_hosts),
         descriptors=edge.descriptors,

@@ -473,7 +473,8 @@ def exposed(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
             about={"host": facts.host},
             what=f"the service listens on {facts.host} without TLS: tokens, messages and answers can be read and changed on "
             "their way",
-            mend="Name a certificate (--tls-certificate), or let nobody reach this port but a proxy that speaks TLS.",
+            mend="Name a certificate (--tls-certificate), or let nobody reach this port but a proxy that speaks TLS, and say so "
+            "by its URL (--advertised-url https://…).",
             docs="operating.md#tls",
         )
     if not facts.asks_for_credentials and (facts.behind_a_proxy or not facts.is_local):

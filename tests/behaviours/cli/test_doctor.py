@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -220,3 +222,16 @@ def test_who_holds_a_store_is_found_by_its_file(tmp_path: Path) -> None:
     locks.write_text(f"1: FLOCK  ADVISORY  WRITE -1 {file} 0 EOF\n")
     assert holder_of(tmp_path, locks) == 0
     assert holder_of(tmp_path, tmp_path / "nothing") is None
+
+
+def test_a_service_of_another_version_is_named_with_how_to_install_the_command_of_it(
+    running: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = "2.0; echo"
+    monkeypatch.setattr("oncelog_service.watch.watch.oncelog", SimpleNamespace(__version__=other))
+    found = doctor(url=running.url, code=1)
+    assert found.keys() == {"versions_differ"}
+    (command,) = found["versions_differ"]["commands"]
+    assert shlex.split(command) == ["pip", "install", f"oncelog[service]=={other}"], (
+        "extras, and whatever a version is, are quoted"
+    )

@@ -148,7 +148,7 @@ def _beside(overview: Overview, began_ms: float, ended_ms: float) -> Iterator[Al
             subject="the versions",
             what=f"the service is oncelog {overview.version}, and this command {oncelog.__version__}",
             mend="Use the command of the service's version, or bring both to one.",
-            commands=[f"pip install oncelog=={overview.version}"],
+            commands=["pip install " + shlex.quote(f"oncelog[service]=={overview.version}")],
             docs="operating.md#alarms",
         )
     # It looked at its clock between the two: what lies outside of that is the least that they are apart.
