@@ -166,6 +166,14 @@ def test_ports_and_labels_agree() -> None:
             assert service["ports"][0].endswith(f":{port}")
 
 
+def test_the_service_of_that_name_sets_no_setting_in_its_pods() -> None:
+    for name in ("leveldb", "postgresql"):
+        found = {each["kind"]: each for each in manifests(name)}
+        linked = f"{found['Service']['metadata']['name'].upper()}_PORT"  # of a service link (Kubernetes, as of Docker's --link)
+        pod = (found.get("StatefulSet") or found["Deployment"])["spec"]["template"]["spec"]
+        assert linked not in VARIABLES or pod["enableServiceLinks"] is False
+
+
 def test_probes_ask_addresses_that_are_there_and_the_right_ones() -> None:
     (asked,) = re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", last("HEALTHCHECK"))
     assert asked == (last("EXPOSE"), "/readyz")
