@@ -6,6 +6,7 @@ import io
 import json
 import struct
 import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import fastavro
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from oncelog import Producer
 from tests.console.browsing import IN_A_BROWSER, assert_accessible
 from tests.rest.talk import Calls, Topic, hex_id
 from tests.world.service import RunningService
@@ -173,7 +175,7 @@ def test_avro_without_its_schema_is_read_by_one_that_is_pasted(service: RunningS
     expect(messages.nth(2)).to_contain_text("1 bytes are left behind the value")
     assert_accessible(page)
     page.get_by_label("Avro schema").fill('{"type": "array", "items": "null"}')
-    expect(messages.nth(3)).to_contain_text("more values than are shown")
+    expect(messages.nth(3)).to_contain_text("it is more than is shown")
 
 
 def test_what_became_of_a_messages_transaction_is_said(calls: Calls, service: RunningService, show: Show) -> None:
@@ -245,6 +247,65 @@ def test_of_more_than_can_be_followed_the_newest_are_shown_and_it_is_said_how_ma
     expect(page.locator("li.message").first).to_contain_text("the last one")
     expect(page.get_by_text("600 came too fast and are left out.")).to_be_visible()
     assert offsets(page) == [str(each) if each < 1000 else f"{each:,}" for each in range(999, 799, -1)]
+
+
+def test_a_live_tail_keeps_no_more_than_a_tab_can_hold(service: RunningService, show: Show) -> None:
+    topic = Topic(service.url, "large")
+    page = show("messages/default/large?from=live")
+    messages = page.locator("li.message")
+    for at in range(3):
+        with page.expect_request("**/poll"):
+            pass
+        topic.publish(*["x" * 2**20] * 7).raise_for_status()
+        expect(messages.first.locator(".offset")).to_have_text(str(7 * at + 6))
+    # The newest one and 16 MiB: as many come in seven pages as are asked for.
+    expect(messages).to_have_count(17)
+    assert offsets(page) == [str(each) for each in range(20, 3, -1)]
+
+
+def container(schema: Any, codec: str, *blocks: bytes) -> str:
+    """A file of Avro with these blocks of one value each."""
+    file = io.BytesIO()
+    fastavro.writer(file, schema, [], codec=codec, sync_marker=b"m" * 16)
+    made = file.getvalue()
+    for block in blocks:
+        size = io.BytesIO()
+        fastavro.schemaless_writer(size, "long", len(block))
+        made += b"\x02" + size.getvalue() + block + b"m" * 16
+    return made.decode("latin-1")
+
+
+def test_a_small_payload_cannot_become_so_much_that_the_page_is_lost(service: RunningService, show: Show) -> None:
+    nulls = b"\xf0\x8a\x0c\x00"  # an array of 99,000 items that have no bytes
+    packer = zlib.compressobj(wbits=-15)
+    zeros = packer.compress(b"\x80\x80\x80\x01" + bytes(2**20)) + packer.flush()
+    topic = Topic(service.url, "amplified")
+    for each in (
+        container({"type": "array", "items": "null"}, "null", *[nulls] * 2_000),
+        container("bytes", "deflate", *[zeros] * 500),
+        "[" * 20_000 + "]" * 20_000,
+        "[0.5," + '"' + "\\n" * 1_000_000 + '"]',
+    ):
+        topic.publish(each).raise_for_status()
+    with Producer("amplified", url=service.url) as producer:
+        producer.send(b"\xff" * 7 * 2**20 + b"1" * 20)
+    page = show("messages/default/amplified?from=oldest")
+    messages = page.locator("li.message")
+    for at, shown in enumerate(("hex, ", "hex, ", "JSON, 39.1 KiB", "JSON, 1.91 MiB")):
+        expect(messages.nth(at)).to_contain_text(shown)
+    messages.nth(2).get_by_role("button", name="Show all").click()
+    assert len(payload(page, 2).inner_text()) < 4_000_000
+    page.get_by_role("link", name="Newer messages").click()
+    expect(messages.first).to_contain_text("hex, 7 MiB")
+    messages.first.get_by_role("button", name="Show all").click()
+    page.wait_for_function("document.querySelector('.payload pre').textContent.includes('31 31 31 31')")
+
+
+@pytest.mark.parametrize("word", ["__proto__", "constructor", "toString"])
+def test_an_address_that_names_a_part_of_every_object_shows_the_newest(topic: Topic, show: Show, word: str) -> None:
+    page = show(f"messages/default/many?from={word}&value=1")
+    expect(page.locator("li.message")).to_have_count(50)
+    assert offsets(page)[0] == "59"
 
 
 HOSTILE = "<img src=x onerror='window.harmed=1'><script>window.harmed=1</script>\"'`&lt;${window.harmed=1}"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.console.browsing import IN_A_BROWSER, assert_accessible
 from tests.rest.talk import Topic
 from tests.watch.test_scene import FLOOR, Day
 from tests.world.clock import ManualClock
+from tests.world.disk import arm
 from tests.world.house import House
 from tests.world.service import RunningService
 
@@ -84,3 +86,15 @@ def test_on_a_bad_day_the_first_page_names_all_four_and_the_way_out(show: Show) 
         day.follow(day.alarms()["topic_held"]["commands"][1])
         day.over("topic_held")
         expect(alarms).to_have_count(3)
+
+
+def test_whose_store_is_closed_says_so_on_its_first_page(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncelog_service.service._REOPEN_SECONDS", (36_000.0,))
+    with House() as house:
+        house.damaged = True
+        topic = house.topic
+        arm(house.disk, "fails", 0)
+        assert topic.publish("x").status_code == 503
+        page = show(url=house.service.url)
+        expect(page.get_by_role("region", name="Alarms")).to_contain_text("this write fails")
+        expect(page.get_by_role("region", name="Numbers")).to_contain_text("Statusclosed")

@@ -37,11 +37,31 @@ export function path(parts, ...names) {
 
 export const topicPath = (namespace, topic) => path`/v1/namespaces/${namespace}/topics/${topic}`;
 
-// Write pointers and sequence ids go up to 2^63, numbers in JavaScript to 2^53: longer ones stay text. A string is passed over whole.
-const LONG = /"(?:[^"\\]|\\.)*"|(?<![\d.eE+-])-?\d{16,}(?![\d.eE])/g;
+// Write pointers and sequence ids go up to 2^63, numbers in JavaScript to 2^53: longer ones stay text.
+const LONG = /(?<![\d.eE+-])-?\d{16,}(?![\d.eE])/g;
+const MAY_BE_LONG = /\d{16}/;
 
 export function parse(text) {
-  return JSON.parse(text.replace(LONG, (found) => (found[0] === '"' || Number.isSafeInteger(+found) ? found : `"${found}"`)));
+  if (!MAY_BE_LONG.test(text)) return JSON.parse(text);
+  let made = "";
+  for (let at = 0; at < text.length; ) {
+    const string = text.indexOf('"', at);
+    const between = text.slice(at, string < 0 ? undefined : string);
+    at = string < 0 ? text.length : endOfString(text, string);
+    made += between.replace(LONG, (found) => (Number.isSafeInteger(+found) ? found : `"${found}"`));
+    if (string >= 0) made += text.slice(string, at);
+  }
+  return JSON.parse(made);
+}
+
+/** Where a string ends that begins here. By hand: a regular expression has no stack for one of megabytes, as payloads are. */
+function endOfString(text, begin) {
+  for (let end = text.indexOf('"', begin + 1); end >= 0; end = text.indexOf('"', end + 1)) {
+    let escapes = 0;
+    while (text[end - 1 - escapes] === "\\") escapes++;
+    if (escapes % 2 === 0) return end + 1;
+  }
+  return text.length;
 }
 
 /** JSON of a value in which `long(text)` stands for a number that JavaScript cannot hold. */
@@ -110,7 +130,7 @@ export async function begin() {
       return session.set("in");
     } catch (error) {
       if (error.status === 401) return session.set("out");
-      if (error.status === 403) return session.set("in");
+      if (error.status !== 0) return session.set("in"); // it answers, perhaps that its store is closed: the pages say what is wrong
       await sleep(wait);
     }
   }

@@ -1,21 +1,33 @@
 // Reads Avro as far as showing a message needs: one value by a schema that was pasted, or a container file, which carries its own.
-// Bounded: what a hostile payload says of lengths is believed only as far as there are bytes, and of items without bytes to 100,000.
+// Bounded: what a hostile payload says of lengths is believed only as far as there are bytes; all that comes of one payload – values,
+// the names of fields, what is inflated – is paid for out of one budget, however many blocks it has.
 
 import { hex, utf8 } from "./format.js";
 
 const MAGIC = [0x4f, 0x62, 0x6a, 0x01]; // Obj, 1
-const MOST_VALUES = 100_000;
+const BUDGET = 4 << 20; // about the characters that are shown of one payload at most
+const VALUE = 40; // what a value costs beside its bytes
 const DEEPEST = 64;
-const MOST_BYTES = 8 << 20; // of a block, inflated
 
 export const isContainer = (data) => MAGIC.every((each, at) => data[at] === each);
 
+class TooMuch extends Error {}
+
+class Budget {
+  left = BUDGET;
+
+  pay(cost) {
+    this.left -= cost;
+    if (this.left < 0) throw new TooMuch("it is more than is shown");
+  }
+}
+
 class Input {
-  constructor(data) {
+  constructor(data, budget = new Budget()) {
     this.data = data;
     this.at = 0;
     this.view = new DataView(data.buffer, data.byteOffset, data.byteLength);
-    this.values = 0;
+    this.budget = budget;
   }
 
   take(size) {
@@ -71,47 +83,44 @@ export async function decodeContainer(data) {
   while (input.at < data.length) {
     const count = input.size();
     const packed = input.take(input.size());
-    const block = new Input(codec === "null" ? packed : await inflated(packed));
-    for (let n = 0; n < count; n++) {
-      values.push(read(block, schema, new Map(), 0));
-      if (values.length > MOST_VALUES) throw new Error("more values than are shown");
-    }
+    const block = new Input(codec === "null" ? packed : await inflated(packed, input.budget), input.budget);
+    for (let n = 0; n < count; n++) values.push(read(block, schema, new Map(), 0));
     if (hex(input.take(16)) !== mark) throw new Error("a block does not end in the file's mark");
   }
   return { schema, values };
 }
 
 /** Some writers (fastavro) leave of zlib's checksum behind a block all but its last byte. */
-async function inflated(data) {
+async function inflated(data, budget) {
+  const before = budget.left;
   for (const behind of [0, 3, 4]) {
+    budget.left = before;
     try {
-      return await inflatedAll(data.subarray(0, data.length - behind));
+      return await inflatedAll(data.subarray(0, data.length - behind), budget);
     } catch (failure) {
-      if (failure instanceof TooLarge) throw failure;
+      if (failure instanceof TooMuch) throw failure;
     }
   }
   throw new Error("a block cannot be inflated");
 }
 
-class TooLarge extends Error {}
-
-async function inflatedAll(data) {
+async function inflatedAll(data, budget) {
   const reader = new Blob([data]).stream().pipeThrough(new DecompressionStream("deflate-raw")).getReader();
   const parts = [];
-  let size = 0;
-  for (let part = await reader.read(); !part.done; part = await reader.read()) {
-    size += part.value.length;
-    if (size > MOST_BYTES) {
-      await reader.cancel();
-      throw new TooLarge("a block is larger than is shown");
+  try {
+    for (let part = await reader.read(); !part.done; part = await reader.read()) {
+      budget.pay(part.value.length);
+      parts.push(part.value);
     }
-    parts.push(part.value);
+  } catch (failure) {
+    reader.cancel().catch(() => {});
+    throw failure;
   }
   return new Uint8Array(await new Blob(parts).arrayBuffer());
 }
 
 function read(input, schema, names, depth) {
-  if (++input.values > MOST_VALUES) throw new Error("more values than are shown");
+  input.budget.pay(VALUE);
   if (depth > DEEPEST) throw new Error("it is nested too deeply");
   if (Array.isArray(schema)) {
     const branch = schema[input.size()];
@@ -124,10 +133,14 @@ function read(input, schema, names, depth) {
   if (schema.name && schema.namespace) names.set(`${schema.namespace}.${schema.name}`, schema);
   switch (schema.type) {
     case "record":
-      return Object.fromEntries(schema.fields.map((each) => [each.name, read(input, each.type, names, depth + 1)]));
+      return Object.fromEntries(schema.fields.map((each) => {
+        input.budget.pay(String(each.name).length); // it stands there once, and is shown with each record
+        return [each.name, read(input, each.type, names, depth + 1)];
+      }));
     case "enum": {
       const symbol = schema.symbols[input.size()];
       if (symbol === undefined) throw new Error("it names a symbol that the enum does not have");
+      input.budget.pay(String(symbol).length);
       return symbol;
     }
     case "fixed":

@@ -8,6 +8,8 @@ export const FORMATS = [["auto", "as it looks"], ["text", "text"], ["json", "JSO
 
 const ONE_LINE = 110; // characters of JSON that are left as they are, unless JSON is asked for
 const SHOWN = 20_000; // characters, until somebody asks for all
+const SPREAD = 1 << 20; // characters of JSON that are given breaks and indents
+const DEEPEST_INDENT = 40; // levels: what is nested by the thousand must not become megabytes of spaces
 
 /** `data`: bytes; `as`: one of FORMATS; `schema`: a parsed Avro schema, or null. */
 export function Payload({ data, as, schema }) {
@@ -15,9 +17,9 @@ export function Payload({ data, as, schema }) {
   const [all, setAll] = useState(false);
   useEffect(() => {
     let stopped = false;
-    shownAs(data, as, schema).then((each) => stopped || setFound(each));
+    shownAs(data, as, schema, all).then((each) => stopped || setFound(each));
     return () => { stopped = true; };
-  }, [data, as, schema]);
+  }, [data, as, schema, all]);
   const cut = !all && found.text.length > SHOWN;
   return html`<div class="payload">
     ${found.wrong && html`<p class="refusal" role="status">${found.wrong}</p>`}
@@ -26,15 +28,14 @@ export function Payload({ data, as, schema }) {
     ${cut && html`<button type="button" class="small" onClick=${() => setAll(true)}>Show all</button>`}</div>`;
 }
 
-/** {kind, text, wrong}: wrong says why it is not shown as it was to be. */
-export async function shownAs(data, as, schema) {
+/** {kind, text, wrong}: wrong says why it is not shown as it was to be. Hex is made of all bytes only where `all` are asked for. */
+export async function shownAs(data, as, schema, all) {
+  const hex = () => ({ kind: "hex", text: dump(all ? data : data.subarray(0, SHOWN)) });
   try {
     if (as === "avro" || (as === "auto" && (schema || isContainer(data)))) return { kind: "Avro", text: await avro(data, schema) };
-    if (as === "hex") return { kind: "hex", text: dump(data) };
+    if (as === "hex") return hex();
     const text = utf8(data);
-    if (text === null) {
-      return as === "auto" ? { kind: "hex", text: dump(data) } : { kind: "hex", text: dump(data), wrong: "These bytes are no UTF-8." };
-    }
+    if (text === null) return as === "auto" ? hex() : { ...hex(), wrong: "These bytes are no UTF-8." };
     if (as === "json" || (as === "auto" && /^\s*[[{]/.test(text))) {
       const spread = pretty(text);
       return { kind: "JSON", text: as === "auto" && text.length <= ONE_LINE ? text : spread };
@@ -43,7 +44,7 @@ export async function shownAs(data, as, schema) {
   } catch (failure) {
     const text = utf8(data);
     const wrong = as === "auto" && !schema ? undefined : `It is no ${as === "json" ? "JSON" : "Avro of this kind"}: ${failure.message}.`;
-    return { kind: text === null ? "hex" : "text", text: text ?? dump(data), wrong };
+    return { ...(text === null ? hex() : { kind: "text", text }), wrong };
   }
 }
 
@@ -58,18 +59,21 @@ async function avro(data, schema) {
 
 const TOKEN = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g;
 
-/** JSON with breaks and indents; every name, number and text stays as it was sent. Throws SyntaxError. */
+/** JSON with breaks and indents; every name, number and text stays as it was sent. What is very long is left as it is. Throws
+ * SyntaxError. */
 export function pretty(text) {
   JSON.parse(text);
+  if (text.length > SPREAD) return text;
+  const indent = (depth) => `\n${"  ".repeat(Math.min(depth, DEEPEST_INDENT))}`;
   let made = "";
   let depth = 0;
   let before = "";
   for (const [token] of text.matchAll(TOKEN)) {
     if ("}]".includes(token)) {
       depth--;
-      made += "{[".includes(before) ? token : `\n${"  ".repeat(depth)}${token}`;
+      made += "{[".includes(before) ? token : `${indent(depth)}${token}`;
     } else {
-      if (before !== "" && "{[,".includes(before)) made += `\n${"  ".repeat(depth)}`;
+      if (before !== "" && "{[,".includes(before)) made += indent(depth);
       made += token === ":" ? ": " : token;
       if ("{[".includes(token)) depth++;
     }

@@ -14,7 +14,8 @@ export const title = "Messages";
 const PAGE = 50;
 const SCANNED = 2000; // messages that one request of a search looks at
 const MOST_FOUND = 200;
-const TAIL = 200; // messages that a live tail keeps
+const TAIL = 200; // messages that a live tail keeps …
+const TAIL_BYTES = 16 << 20; // … and bytes of their payloads
 const WAIT = 20_000;
 
 export function Page({ args: [namespace, topic], query }) {
@@ -27,13 +28,16 @@ const FROM = [["newest", "the newest"], ["oldest", "the oldest"], ["offset", "an
   ["key", "those of a key"], ["live", "as they come"]];
 const ASKED = { offset: "Offset", id: "Message id, 40 hex digits", time: "Time, as 2026-11-24 16:00, or ms", key: "Key: text, or 0x and hex" };
 
+/** Where the address says to begin; what is no such word, as the name of a part of every object, says nothing. */
+const beginning = (query) => (FROM.some(([each]) => each === query.from) ? query.from : "newest");
+
 function Browse({ namespace, topic, query }) {
-  const [from, setFrom] = useState(query.from ?? "newest");
+  const [from, setFrom] = useState(beginning(query));
   const [value, setValue] = useState(query.value ?? "");
   const [as, setAs] = useState("auto");
   const [pasted, setPasted] = useState("");
   useEffect(() => {
-    setFrom(query.from ?? "newest");
+    setFrom(beginning(query));
     setValue(query.value ?? "");
   }, [query.from, query.value]);
   const schema = useMemo(() => schemaOf(pasted), [pasted]);
@@ -42,7 +46,7 @@ function Browse({ namespace, topic, query }) {
     go("messages", namespace, topic, { from, value: from in ASKED ? value.trim() : undefined });
   };
   const shownAs = { as, schema: schema.found };
-  const place = { from: query.from ?? "newest", value: query.value ?? "" };
+  const place = { from: beginning(query), value: query.value ?? "" };
   const at = topicPath(namespace, topic);
   const Found = { key: Search, live: Tail }[place.from] ?? Listed;
   return html`
@@ -205,10 +209,16 @@ function Tail({ at, shown }) {
   const [kept, setKept] = useState([]);
   return html`<${Panel} title="Messages as they come" actions=${html`<button type="button" aria-pressed=${on} onClick=${() => setOn(!on)}>
       ${on ? "Stop" : "Go on"}</button>`}>
-    ${on && html`<${Arriving} at=${at} add=${(more) => setKept((was) => [...more].reverse().concat(was).slice(0, TAIL))} />`}
+    ${on && html`<${Arriving} at=${at} add=${(more) => setKept((was) => newest([...more].reverse().concat(was)))} />`}
     <div role="log" aria-label="The newest first">${kept.length
       ? html`<${Messages} at=${at} of=${kept} shown=${shown} again=${() => {}} />` : html`<${Empty}>None since you look.<//>`}</div>
   <//>`;
+}
+
+/** So many as a tab can keep, however long it is open; the newest one in any case. */
+function newest(messages) {
+  let size = 0;
+  return messages.filter((each, at) => at === 0 || (at < TAIL && (size += each.payload.length) <= TAIL_BYTES));
 }
 
 function Arriving({ at, add }) {
