@@ -238,6 +238,20 @@ def test_how_long_ago_something_was_is_told_by_the_services_clock(show: Show, pa
 # --- keys, and how it looks
 
 
+_LATE_EFFECTS = """
+const own = window.setTimeout;
+window.requestAnimationFrame = () => 0;
+window.setTimeout = (run, ms, ...more) => own(run, ms === 100 ? 1500 : ms, ...more);
+"""
+"""Effects come after a frame, or after 100 ms where there is none (Preact): here the service has answered before."""
+
+
+def test_what_is_answered_before_anybody_listens_is_shown(page: Page, show: Show) -> None:
+    page.add_init_script(_LATE_EFFECTS)
+    show()
+    page.get_by_role("navigation", name="Pages").wait_for()
+
+
 def test_all_is_reached_by_keys(show: Show) -> None:
     page = show("topics")
     page.get_by_role("button", name="Create a topic").wait_for()

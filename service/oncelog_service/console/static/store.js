@@ -23,8 +23,13 @@ export function store(value) {
 /** The value of a store, in a component. */
 export function useStore(from) {
   const [, again] = useState(0);
-  useEffect(() => from.subscribe(() => again((n) => n + 1)), [from]);
-  return from.get();
+  const drawn = from.get();
+  useEffect(() => {
+    const tell = () => again((n) => n + 1);
+    if (from.get() !== drawn) tell(); // an effect comes after the drawing, and it may have changed between
+    return from.subscribe(tell);
+  }, [from]);
+  return drawn;
 }
 
 let ids = 0;
