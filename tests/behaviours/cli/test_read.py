@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import pty
+import re
+import subprocess
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from oncelog import Client, Producer
-from tests.behaviours.cli.support import interrupted, process, run
+from tests.behaviours.cli.support import ONCELOG, interrupted, process, run
 from tests.patience import PATIENCE
 from tests.world.service import RunningService
 
@@ -64,8 +71,128 @@ def test_reading_begins_where_it_is_told_to(topic: str) -> None:
     beyond = run("read", "t", "--from", "11", "--json", url=topic)
     problem = json.loads(beyond.stderr)
     assert (beyond.exit_code, beyond.stdout, problem["code"], problem["upcoming"]) == (1, "", "offset_out_of_range", 10)
-    for wrong in ("--from yesterday", "--from -1", "--from 3 --inclusive", "--inclusive", "--limit 0"):
+    for wrong in ("--from yesterday", "--from 3 --inclusive", "--inclusive", "--limit 0"):
         assert run("read", "t", *wrong.split(), url=topic).exit_code == 2, wrong
+
+
+def test_reading_ends_where_it_is_told_to(topic: str) -> None:
+    objects, lines = _objects(topic), [*(b"%d" % number for number in range(9)), b"\xff\xfe"]
+    at = datetime.fromisoformat(objects[-1]["publish_time"])
+    for arguments, expected in (
+        ("--until 3", lines[:3]),
+        ("--until 0", []),
+        ("--until 99", lines),
+        ("--from 4 --until 6", lines[4:6]),
+        ("--from 6 --until 6 --follow", []),
+        ("--until 6 --follow --committed", lines[:6]),
+        ("--until -1h", []),
+        ("--from -1h --until 2", lines[:2]),
+        (f"--until {(at + timedelta(seconds=1)).isoformat()}", lines),
+        ("-n 4 --until 6", lines[:4]),
+        ("-f -n 4", lines[:4]),
+    ):
+        assert _read(topic, *arguments.split()) == expected, arguments
+    assert _read(topic, "--until", at.isoformat()) + _read(topic, "--from", at.isoformat()) == lines
+    for wrong in ("--until latest", "--until -3", "--until 1x"):
+        assert run("read", "t", *wrong.split(), url=topic).exit_code == 2, wrong
+
+
+def test_the_last_ten_are_ten_whatever_was_rolled_back_before_the_end(topic: str, running: RunningService) -> None:
+    lines = [*(b"%d" % number for number in range(9)), b"\xff\xfe"]
+    for arguments, expected in (("-3", lines[7:]), ("-10", lines), ("-99", lines), ("-0", []), ("-3 -n 2", lines[7:9])):
+        assert _read(topic, "--from", *arguments.split()) == expected, arguments
+    with Client(topic) as client:
+        transaction = client.transaction()
+        transaction.start()
+        for number in range(50):
+            transaction.send("t", b"rolled back %d" % number)
+        transaction.checkpoint()
+        transaction.abort()
+        running.settled()
+        with Producer[bytes]("t", client=client) as producer:
+            producer.send(b"last")
+        assert client.stats("t").upcoming_offset == 61
+    assert _read(topic, "--from", "-2") == [b"rolled back 49", b"last"]
+    assert _read(topic, "--from", "-3", "--committed") == [b"8", b"\xff\xfe", b"last"]
+
+
+def test_of_what_is_not_chosen_nothing_is_printed_or_counted(running: RunningService) -> None:
+    with Client(running.url) as client:
+        client.create_topic("t")
+        with Producer[bytes]("t", client=client) as producer:
+            for number in range(2_500):
+                key, properties = b"even" if number % 2 == 0 else None, {"third": str(number % 3)}
+                producer.send_async(b'{"n": {"m": %d}}' % number, key=key, properties=properties)
+
+    def read(*arguments: str) -> list[int]:
+        return [json.loads(line)["n"]["m"] for line in _read(running.url, *arguments)]
+
+    sixes = list(range(0, 2_500, 6))
+    assert read("-k", "even", "-P", "third=0") == sixes
+    assert read("-k", "even", "-P", "third=0", "-n", "5") == sixes[:5]
+    assert read("--field", "n.m=2400") == [2_400]
+    assert read("--field", "n.m=2400", "--from", "2401") == []
+    assert read("-P", "third=3") == []
+    # What was not looked at is not acknowledged, and what was is, whether it is printed or not.
+    subscribed = ("--subscription", "s", "-P", "third=0", "-k", "even")
+    assert read(*subscribed, "-n", "300") == sixes[:300]
+    with Client(running.url) as client:
+        assert client.subscription("t", "s").cursor == 6 * 299 + 1
+    assert read(*subscribed, "--until", "2000") == [each for each in sixes[300:] if each < 2_000]
+    with Client(running.url) as client:
+        assert client.subscription("t", "s").cursor == 2_000
+    assert read(*subscribed) == [each for each in sixes if each >= 2_000]
+
+
+def test_messages_are_written_as_one_likes(topic: str, tmp_path: Path) -> None:
+    def read(*arguments: str) -> bytes:
+        result = run("read", "t", "--from", "8", *arguments, url=topic)
+        assert (result.exit_code, result.stderr) == (0, "")
+        return result.stdout_bytes
+
+    assert read("-o", "raw") == b"8\xff\xfe"
+    assert read("-o", "hex") == b"38\nfffe\n"
+    assert read("--format", "{offset}={payload};{property.a}\\n") == b"8=8;\n9=\xff\xfe;b\n"
+    assert read("-o", "csv").splitlines()[2].endswith(b',p,9,,/g==,"{""a"": ""b""}",,//4=')
+    assert [json.loads(line)["offset"] for line in read("-o", "json").splitlines()] == [8, 9]
+    rows = pq.read_table(io.BytesIO(read("-o", "parquet"))).to_pylist()
+    assert [(row["value"], row["key"], row["offset"]) for row in rows] == [(b"8", None, 8), (b"\xff\xfe", b"\xfe", 9)]
+    assert read("-o", "raw", "--to", str(tmp_path / "f"), "-n", "1") == b""
+    assert (tmp_path / "f").read_bytes() == b"8"
+    for wrong in (
+        ("-o", "json", "--format", "{offset}"),
+        ("--json", "--format", "{offset}"),
+        ("--format", "{nothing}"),
+        ("-f", "--to", str(tmp_path / "g")),
+        ("--subscription", "s", "--to", str(tmp_path / "g")),
+        ("--subscription", "s", "-o", "parquet"),
+        ("--field", "a"),
+        ("-P", "a"),
+    ):
+        assert run("read", "t", *wrong, url=topic).exit_code == 2, wrong
+    missing = run("read", "nowhere", "-o", "csv", "--to", str(tmp_path / "g"), url=topic)
+    assert (missing.exit_code, missing.stdout_bytes, (tmp_path / "g").exists()) == (1, b"", False)
+
+
+def test_a_payload_does_not_drive_the_terminal_of_who_reads_it(topic: str) -> None:
+    hostile = b"\x1b]0;owned\x07\x1b[2J\r\xc2\x9b31mz\xe2\x80\xae"
+    with Producer[bytes]("t", url=topic) as producer:
+        producer.send(hostile, key=hostile)
+    ours, theirs = pty.openpty()
+    try:
+        for arguments in (("--format", "{key}{payload}\\n"), ("-o", "csv"), ("-o", "text"), ("-o", "raw")):
+            command = [*ONCELOG, "read", "t", "--url", topic, "--from", "-1", *arguments]
+            done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, timeout=PATIENCE)
+            if arguments[1] == "raw":
+                assert (done.returncode, b"not for a terminal" in done.stderr) == (2, True)
+                continue
+            assert (done.returncode, done.stderr) == (0, b"")
+            written = os.read(ours, 10_000)
+            assert re.fullmatch(rb"[\x20-\x7e\r\n]+", written), written
+            assert rb"\x1b]0;owned\x07\x1b[2J\r\x9b31mz\u202e" in written
+    finally:
+        os.close(ours)
+        os.close(theirs)
 
 
 def test_following_prints_what_comes_and_ctrl_c_says_where_to_go_on(topic: str, running: RunningService) -> None:

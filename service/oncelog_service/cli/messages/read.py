@@ -1,27 +1,37 @@
-"""`oncelog read`"""
+"""`oncelog read`: prints a topic's messages in order, from anywhere to anywhere, chosen and written as one likes."""
 
 from __future__ import annotations
 
-import base64
-import json
-import sys
+import os
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
+from rich.progress import Progress
 
 from oncelog import Consumer, Message, Reader
 from oncelog.api.calls import RETRY_SECONDS
 from oncelog.reading.reader import Start
-from oncelog.wire.models import InspectedRow, RowState
-from oncelog_service.cli.output import iso_time
+from oncelog.values.start import start_position
+from oncelog.wire.models import InspectedRow
+from oncelog_service.cli.messages.filters import Filter, parse_fields
+from oncelog_service.cli.messages.template import parse as parse_template
+from oncelog_service.cli.messages.writers import Seen, Writer, Written, writing
+from oncelog_service.cli.output import progress_bar
 from oncelog_service.cli.session import Session, Topic, command
-from oncelog_service.cli.values import parse_start
+from oncelog_service.cli.values import parse_bound, parse_properties, parse_start
 
 _PAGE = 1_000
+_FETCHED = 5_000
 _UNDECIDED_SECONDS = 0.5
 """Before what was undecided is looked at again."""
+_AGO = {"s": timedelta(seconds=1), "m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1)}
 
 
 def register(app: typer.Typer) -> None:
@@ -29,92 +39,250 @@ def register(app: typer.Typer) -> None:
     command(app, "read", patience=RETRY_SECONDS)(read)
 
 
+Subscription = Annotated[
+    str | None,
+    typer.Option(
+        "--subscription",
+        metavar="NAME",
+        help="Go on at the cursor of this subscription, and acknowledge what is printed; --from says where a new one begins.",
+        show_default=False,
+    ),
+]
+From = Annotated[
+    str,
+    typer.Option(
+        "--from", metavar="START", help="earliest, latest, a message id, an offset, -10 (the last ten), an ISO time or -2h (ago)."
+    ),
+]
+Until = Annotated[
+    str | None,
+    typer.Option("--until", metavar="END", help="End before this offset or time; -2h is two hours ago.", show_default=False),
+]
+Fields = Annotated[
+    list[str] | None,
+    typer.Option("--field", metavar="PATH=VALUE", help="Only JSON with this value there; repeatable.", show_default=False),
+]
+Properties = Annotated[
+    list[str] | None,
+    typer.Option("--property", "-P", metavar="NAME=VALUE", help="Only with this property; repeatable.", show_default=False),
+]
+
+
 def read(
     session: Session,
     topic: Topic,
-    start: Annotated[
-        str,
-        typer.Option("--from", metavar="START", help="earliest, latest, a message id (40 hex digits), an offset or an ISO time."),
-    ] = "earliest",
+    *,
+    start: From = "earliest",
     inclusive: Annotated[bool, typer.Option("--inclusive", help="Begin with the message of that id, not after it.")] = False,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Most messages to print.", show_default=False)] = None,
-    subscription: Annotated[
-        str | None,
-        typer.Option(
-            "--subscription",
-            metavar="NAME",
-            help="Go on at the cursor of this subscription, and acknowledge what is printed; --from says where a new one begins.",
-            show_default=False,
-        ),
-    ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="At the end, wait for more.")] = False,
+    until: Until = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Most messages to print.", show_default=False)] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="At the end, wait for more.")] = False,
     committed: Annotated[
-        bool,
-        typer.Option("--committed", help="Only what is committed, and nothing behind what is undecided."),
+        bool, typer.Option("--committed", help="Only what is committed, and nothing behind what is undecided.")
     ] = False,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Only with this key.", show_default=False)] = None,
+    properties: Properties = None,
+    fields: Fields = None,
+    output: Annotated[Written, typer.Option("--output", "-o", help="What to write.")] = Written.TEXT,
+    template: Annotated[
+        str | None, typer.Option("--format", help=r"Write this of each: '{offset} {key} {payload}\n'.", show_default=False)
+    ] = None,
+    to: Annotated[Path | None, typer.Option("--to", help="Write this file, as a whole.", show_default=False)] = None,
+    subscription: Subscription = None,
 ) -> None:
     """Print a topic's messages in order: each payload and a line end; with --json one object a line."""
-    begin = parse_start(start, inclusive)
-    count, last = 0, None
-    session.so_far = lambda: _so_far(count, last)
-    form: Callable[[Seen], bytes] = _as_json if session.out.as_json else _as_line
-    with _source(session, topic, begin, inclusive, subscription) as source:
-        while limit is None or count < limit:
-            wanted = _PAGE if limit is None else min(_PAGE, limit - count)
-            timeout = None if follow else 0
-            messages = source.read(wanted, timeout) if isinstance(source, Reader) else source.receive(wanted, timeout)
-            if not messages:
+    if session.out.as_json and output is Written.TEXT:
+        output = Written.JSON
+    if template is not None and output is not Written.TEXT:
+        raise typer.BadParameter("it says what is written, and so does --output; choose", param_hint="--format")
+    if to is not None and follow and limit is None and until is None:
+        raise typer.BadParameter("is there when all is written, which --follow never is; give -n or --until", param_hint="--to")
+    if subscription is not None and (to is not None or output is Written.PARQUET):
+        raise typer.BadParameter(
+            "acknowledges what is printed, and such a file is there only at the end", param_hint="--subscription"
+        )
+    chosen = Filter(None if key is None else os.fsencode(key), parse_properties(properties or []), parse_fields(fields or []))
+    wanted = Wanted(chosen, End.parse(until), limit, follow, committed, committed or output is Written.JSON)
+    form = None if template is None else parse_template(template)
+    begin = _begin(session, topic, start, inclusive, committed)
+    with (
+        writing(output, form, topic, to) as writer,
+        _source(session, topic, begin, inclusive, subscription, wanted) as source,
+        progress_bar(session.out.as_json or to is None, "{task.fields[counts]}") as bar,
+    ):
+        reading = Reading(session, topic, source, wanted, writer)
+        session.so_far = reading.so_far
+        reading.all(bar)
+
+
+class End(NamedTuple):
+    """Where reading ends: before the first message at or behind this."""
+
+    offset: int | None = None
+    timestamp: int | None = None
+    """In ms."""
+
+    @classmethod
+    def parse(cls, text: str | None) -> End:
+        """Raises BadParameter."""
+        if text is None:
+            return cls()
+        bound = _ago(text) or parse_bound(text, "--until")
+        return cls(bound) if isinstance(bound, int) else cls(None, start_position(bound).timestamp)
+
+    def is_reached(self, message: Message[bytes]) -> bool:
+        """Whether the message lies behind the end."""
+        if self.offset is not None:
+            return message.offset >= self.offset
+        return self.timestamp is not None and message.publish_timestamp >= self.timestamp
+
+
+class Wanted(NamedTuple):
+    """Which messages are printed, and when it is enough."""
+
+    chosen: Filter
+    end: End
+    limit: int | None
+    follow: bool
+    committed: bool
+    looks_at_rows: bool
+    """Whether the states of transactions are asked for."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """One run: where it is."""
+
+    session: Session
+    topic: str
+    source: Reader[bytes] | Consumer[bytes]
+    wanted: Wanted
+    writer: Writer
+    count: int = 0
+    """Printed."""
+    looked_at: int = 0
+    last: Message[bytes] | None = None
+    """Of those that were looked at."""
+
+    def all(self, bar: Progress) -> None:
+        """Print until it is enough, or there is no more."""
+        task = bar.add_task(self.topic, total=None, counts="")
+        timeout = None if self.wanted.follow else 0
+        limit, source = self.wanted.limit, self.source
+        while limit is None or self.count < limit:
+            at_most = _PAGE if limit is None or not self.wanted.chosen.is_empty else min(_PAGE, limit - self.count)
+            messages = source.read(at_most, timeout) if isinstance(source, Reader) else source.receive(at_most, timeout)
+            if not messages or not self._page(messages):
                 return
-            seen = _seen(session, topic, messages) if committed or session.out.as_json else [Seen(each) for each in messages]
-            held = next((at for at, each in enumerate(seen) if each.undecided), len(seen)) if committed else len(seen)
-            shown = [each for each in seen[:held] if each.counts or not committed]
-            sys.stdout.buffer.write(b"".join(map(form, shown)))
-            sys.stdout.buffer.flush()
-            if isinstance(source, Consumer):
+            bar.update(task, counts=f"{self.count:,} messages")
+
+    def so_far(self) -> str:
+        """What was read, in a sentence."""
+        if self.last is None:
+            return "no message was read"
+        of = "" if self.wanted.chosen.is_empty else f"of {self.looked_at} "
+        read = f"{self.count} {of}messages were read, the last at offset {self.last.offset}"
+        return f"{read}; go on with --from {self.last.message_id}"
+
+    def _page(self, messages: Sequence[Message[bytes]]) -> bool:
+        """Print what is wanted of these. Whether it goes on."""
+        wanted, out = self.wanted, self.session.out
+        seen = _seen(self.session, self.topic, messages) if wanted.looks_at_rows else [Seen(each) for each in messages]
+        shown: list[Seen] = []
+        passed = 0
+        for each in seen:
+            full = wanted.limit is not None and self.count + len(shown) >= wanted.limit
+            if full or wanted.end.is_reached(each.message) or (wanted.committed and each.undecided):
+                break
+            passed += 1
+            if (each.counts or not wanted.committed) and wanted.chosen.matches(each.message):
+                shown.append(each)
+        self.writer.write(shown)
+        if passed:
+            self.last = messages[passed - 1]
+            self.count, self.looked_at = self.count + len(shown), self.looked_at + passed
+            facts = {"read": self.count, "last_message_id": str(self.last.message_id), "last_offset": self.last.offset}
+            self.session.facts.update(facts)
+        if isinstance(self.source, Consumer):
+            if self.last is not None and passed:
                 # Behind the flush: a kill in between prints a page twice, and the other way round would lose it.
-                source.ack(messages[-1])
-            if shown:
-                count, last = count + len(shown), shown[-1].message
-            if held < len(seen) and isinstance(source, Reader):  # a consumer is given only what is decided
-                if not follow:
-                    session.out.note(f"nothing is decided from offset {seen[held].message.offset} on")
+                self.source.ack(self.last)
+            return passed == len(seen)
+        if passed == len(seen):
+            return True
+        stopped = seen[passed]
+        if not (wanted.committed and stopped.undecided) or wanted.end.is_reached(stopped.message):
+            return False
+        if not wanted.follow:
+            out.note(f"nothing is decided from offset {stopped.message.offset} on")
+            return False
+        self.source.seek(stopped.message.offset)
+        time.sleep(_UNDECIDED_SECONDS)
+        return True
+
+
+# --- where it begins
+
+
+def _begin(session: Session, topic: str, text: str, inclusive: bool, committed: bool) -> Start:
+    """As :func:`parse_start` does; and the last so many, or so long ago. Raises BadParameter."""
+    if inclusive or not text.startswith("-"):
+        return parse_start(text, inclusive)
+    if (ago := _ago(text)) is not None:
+        return ago
+    if re.fullmatch(r"-[0-9]{1,18}", text):
+        return _last(session, topic, int(text[1:]), committed)
+    return parse_start(text, inclusive)
+
+
+def _ago(text: str) -> datetime | None:
+    found = re.fullmatch(r"-([0-9]{1,9})([smhd])", text)
+    if found is None:
+        return None
+    try:
+        return datetime.now(UTC) - int(found[1]) * _AGO[found[2]]
+    except OverflowError:
+        return datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _last(session: Session, topic: str, count: int, committed: bool) -> int:
+    """The offset of the message that is the last but so many of those that are printed.
+
+    Offsets alone do not say it: what has expired left some out, and what was rolled back does not count where only what is
+    committed does. So it looks ever further back.
+    """
+    stats = session.client.stats(topic, session.namespace)
+    end, earliest, back = stats.upcoming_offset, stats.earliest_offset, count
+    while count:
+        first = max(earliest, end - back)
+        offsets = deque(_offsets(session, topic, range(first, end), committed), maxlen=count)
+        if len(offsets) == count or first == earliest:
+            return offsets[0] if offsets else end
+        back *= 8
+    return end
+
+
+def _offsets(session: Session, topic: str, within: range, committed: bool) -> Iterator[int]:
+    """Of the messages that are there, and count."""
+    namespace, client, size = session.namespace, session.client, min(_FETCHED, len(within) or 1)
+    with Reader(topic, start=within.start, page_size=size, on_expired="skip", namespace=namespace, client=client) as reader:
+        while messages := reader.read(_PAGE, 0):
+            for each in _seen(session, topic, messages) if committed else map(Seen, messages):
+                if each.message.offset >= within.stop or (committed and each.undecided):
                     return
-                source.seek(seen[held].message.offset)
-                time.sleep(_UNDECIDED_SECONDS)
-            if last is None:
-                continue
-            session.facts.update(read=count, last_message_id=str(last.message_id), last_offset=last.offset)
+                if each.counts:
+                    yield each.message.offset
 
 
 def _source(
-    session: Session, topic: str, start: Start, inclusive: bool, subscription: str | None
+    session: Session, topic: str, start: Start, inclusive: bool, subscription: str | None, wanted: Wanted
 ) -> Reader[bytes] | Consumer[bytes]:
     namespace, client = session.namespace, session.client
+    # What is not wanted is not fetched, as far as that is known.
+    size = _FETCHED if wanted.limit is None or not wanted.chosen.is_empty else min(_FETCHED, wanted.limit)
     if subscription is None:
-        return Reader(topic, start=start, inclusive=inclusive, namespace=namespace, client=client)
-    return Consumer(topic, subscription, start=start, inclusive=inclusive, namespace=namespace, client=client)
-
-
-def _so_far(count: int, last: Message[bytes] | None) -> str:
-    if last is None:
-        return "no message was read"
-    return f"{count} messages were read, the last at offset {last.offset}; go on with --from {last.message_id}"
-
-
-class Seen(NamedTuple):
-    """A message, and what became of the transaction it is of."""
-
-    message: Message[bytes]
-    write_pointer: int | None = None
-    state: RowState | None = None
-
-    @property
-    def undecided(self) -> bool:
-        return self.state in ("in_progress", "unknown")
-
-    @property
-    def counts(self) -> bool:
-        return self.state in (None, "committed")
+        return Reader(topic, start=start, inclusive=inclusive, page_size=size, namespace=namespace, client=client)
+    return Consumer(topic, subscription, start=start, inclusive=inclusive, page_size=size, namespace=namespace, client=client)
 
 
 def _seen(session: Session, topic: str, messages: Sequence[Message[bytes]]) -> list[Seen]:
@@ -126,35 +294,3 @@ def _seen(session: Session, topic: str, messages: Sequence[Message[bytes]]) -> l
             rows = rows[1:] or session.client.inspect_rows(topic, message.offset, _PAGE, session.namespace)
         seen.append(Seen(message, rows[0].write_pointer, rows[0].state))
     return seen
-
-
-def _as_line(seen: Seen) -> bytes:
-    return seen.message.payload + b"\n"
-
-
-def _as_json(seen: Seen) -> bytes:
-    message = seen.message
-    value = {
-        "message_id": str(message.message_id),
-        "offset": message.offset,
-        "publish_timestamp": message.publish_timestamp,
-        "publish_time": iso_time(message.publish_timestamp),
-        "producer": message.producer,
-        "sequence_id": message.sequence_id,
-        "write_pointer": seen.write_pointer,
-        "state": seen.state,
-        **_text("key", message.key),
-        "properties": message.properties,
-        **_text("payload", message.payload),
-    }
-    return json.dumps(value).encode() + b"\n"
-
-
-def _text(name: str, data: bytes | None) -> dict[str, str | None]:
-    """As text where it is UTF-8, else in base64 under a name that says so."""
-    if data is None:
-        return {name: None}
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(data).decode()}

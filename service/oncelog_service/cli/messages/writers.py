@@ -1,0 +1,223 @@
+"""How `oncelog read` writes messages: as text, JSON, raw, hex, CSV or Parquet, to stdout or into a file."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, Protocol
+
+import typer
+
+from oncelog import Message
+from oncelog.wire.models import RowState
+from oncelog_service.cli.messages.template import Form
+from oncelog_service.cli.messages.terminal import shown
+from oncelog_service.cli.output import iso_time
+
+_GROUP_ROWS, _GROUP_BYTES = 100_000, 32 * 2**20
+"""Of a row group of Parquet; what is read until then is in memory."""
+_CSV = (
+    "offset", "message_id", "publish_timestamp", "publish_time", "producer", "sequence_id", "key", "key_base64", "properties",
+    "payload", "payload_base64",
+)  # fmt: skip
+
+
+class Written(StrEnum):
+    """What messages are written as."""
+
+    TEXT = "text"
+    JSON = "json"
+    RAW = "raw"
+    HEX = "hex"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+class Seen(NamedTuple):
+    """A message, and what became of the transaction it is of."""
+
+    message: Message[bytes]
+    write_pointer: int | None = None
+    state: RowState | None = None
+
+    @property
+    def undecided(self) -> bool:
+        """Whether nobody knows yet if it counts."""
+        return self.state in ("in_progress", "unknown")
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is of no transaction, or of one that is committed."""
+        return self.state in (None, "committed")
+
+
+class Writer(Protocol):
+    """Where messages are written."""
+
+    def write(self, messages: Sequence[Seen]) -> None:
+        """Write them, and let go of them where that can be."""
+        ...
+
+    def close(self) -> None:
+        """All is written."""
+        ...
+
+
+@contextmanager
+def writing(form: Written, template: Form | None, topic: str, to: Path | None) -> Iterator[Writer]:
+    """A writer. A file has all of what is written in this block, or it is not touched. Raises BadParameter."""
+    is_terminal = to is None and sys.stdout.isatty()
+    if is_terminal and form in (Written.RAW, Written.PARQUET):
+        raise typer.BadParameter(f"{form} is for a pipe or a file, not for a terminal", param_hint="--output")
+    if to is None:
+        writer = _writer(form, template, topic, sys.stdout.buffer, is_terminal)
+        yield writer
+        writer.close()
+        return
+    part = to.with_name(to.name + ".part")
+    try:
+        with part.open("wb") as file:
+            writer = _writer(form, template, topic, file, False)
+            yield writer
+            writer.close()
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, to)
+    except OSError as error:  # whatever the service does is an OncelogError
+        raise typer.BadParameter(f"{to}: {error.strerror or error}", param_hint="--to") from None
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def _writer(form: Written, template: Form | None, topic: str, out: BinaryIO, is_terminal: bool) -> Writer:
+    if template is not None:
+        return _Bytes(out, lambda seen: template(seen.message), is_terminal)
+    match form:
+        case Written.PARQUET:
+            return _Parquet(out, topic)
+        case Written.CSV:
+            return _Bytes(out, _as_csv, is_terminal, ",".join(_CSV).encode() + b"\n")
+        case Written.JSON:
+            return _Bytes(out, _as_json, is_terminal)
+        case Written.HEX:
+            return _Bytes(out, lambda seen: seen.message.payload.hex().encode() + b"\n", is_terminal)
+        case Written.RAW:
+            return _Bytes(out, lambda seen: seen.message.payload, is_terminal)
+    return _Bytes(out, lambda seen: seen.message.payload + b"\n", is_terminal)
+
+
+class _Bytes:
+    """Writes each message as bytes; on a terminal only such as cannot drive it."""
+
+    def __init__(self, out: BinaryIO, form: Callable[[Seen], bytes], is_terminal: bool, head: bytes = b"") -> None:
+        self._out, self._form, self._is_terminal = out, form, is_terminal
+        self._head = head
+
+    def write(self, messages: Sequence[Seen]) -> None:
+        """Write them, and have them be gone from here."""
+        data, self._head = self._head + b"".join(map(self._form, messages)), b""
+        self._out.write(shown(data) if self._is_terminal else data)
+        self._out.flush()
+
+    def close(self) -> None:
+        """All is written."""
+        self.write([])
+
+
+def as_members(seen: Seen) -> dict[str, Any]:
+    """A message as JSON has it."""
+    message = seen.message
+    return {
+        "message_id": str(message.message_id),
+        "offset": message.offset,
+        "publish_timestamp": message.publish_timestamp,
+        "publish_time": iso_time(message.publish_timestamp),
+        "producer": message.producer,
+        "sequence_id": message.sequence_id,
+        "write_pointer": seen.write_pointer,
+        "state": seen.state,
+        **_text("key", message.key),
+        "properties": message.properties,
+        **_text("payload", message.payload),
+    }
+
+
+def _as_json(seen: Seen) -> bytes:
+    return json.dumps(as_members(seen)).encode() + b"\n"
+
+
+def _as_csv(seen: Seen) -> bytes:
+    members = as_members(seen)
+    members["properties"] = json.dumps(members["properties"]) if members["properties"] else None
+    line = io.StringIO()
+    # A carriage return alone is quoted only where it is part of the line end.
+    csv.writer(line, lineterminator="\r\n").writerow([members.get(name) for name in _CSV])
+    return line.getvalue().removesuffix("\r\n").encode() + b"\n"
+
+
+def _text(name: str, data: bytes | None) -> dict[str, str | None]:
+    """As text where it is UTF-8, else in base64 under a name that says so."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+class _Parquet:
+    """Writes rows with columns as Spark's source names them."""
+
+    def __init__(self, out: BinaryIO, topic: str) -> None:
+        try:
+            import pyarrow as pa
+            from pyarrow.parquet import ParquetWriter
+        except ImportError:
+            raise typer.BadParameter("Parquet needs pyarrow: pip install pyarrow", param_hint="--output") from None
+        header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+        columns = [("key", pa.binary()), ("value", pa.binary()), ("topic", pa.string()), ("offset", pa.int64())]
+        columns += [("timestamp", pa.timestamp("us", "UTC")), ("headers", pa.list_(header)), ("message_id", pa.binary())]
+        self._schema = pa.schema([*columns, ("producer", pa.string()), ("sequence_id", pa.int64())])
+        self._batch, self._topic = pa.RecordBatch, topic
+        self._writer: Any = ParquetWriter(out, self._schema)
+        self._rows: list[dict[str, Any]] = []
+        self._bytes = 0
+
+    def write(self, messages: Sequence[Seen]) -> None:
+        """Keep them, until there are enough of them for a row group."""
+        for message, *_ in messages:
+            self._rows.append(
+                {
+                    "key": message.key,
+                    "value": message.payload,
+                    "topic": self._topic,
+                    "offset": message.offset,
+                    "timestamp": message.publish_timestamp * 1000,
+                    "headers": [{"key": name, "value": value.encode()} for name, value in message.properties.items()],
+                    "message_id": bytes(message.message_id),
+                    "producer": message.producer,
+                    "sequence_id": message.sequence_id,
+                }
+            )
+            self._bytes += len(message.payload)
+        if len(self._rows) >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
+            self._write()
+
+    def close(self) -> None:
+        """Write the rest, and what makes it a file."""
+        if self._rows:
+            self._write()
+        self._writer.close()
+
+    def _write(self) -> None:
+        self._writer.write_batch(self._batch.from_pylist(self._rows, self._schema))
+        self._rows, self._bytes = [], 0

@@ -1,0 +1,219 @@
+"""Which messages are chosen, and how they are written: tables and properties, without a service."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from oncelog import Message
+from oncelog_service.cli.messages.filters import Filter, parse_fields
+from oncelog_service.cli.messages.interrupts import Interrupts
+from oncelog_service.cli.messages.numbering import Numbering, Numbers
+from oncelog_service.cli.messages.rows import Columns
+from oncelog_service.cli.messages.sources import Kind, opened
+from oncelog_service.cli.messages.template import FIELDS, parse
+from oncelog_service.cli.messages.terminal import shown
+from oncelog_service.cli.messages.writers import Seen, Written, writing
+
+
+def message(payload: bytes = b"", key: bytes | None = None, **properties: str) -> Message[bytes]:
+    return Message(_record(payload, key, properties))
+
+
+def _record(payload: bytes, key: bytes | None, properties: dict[str, str], offset: int = 17) -> dict[str, Any]:
+    id_ = (1_700_000_000_123).to_bytes(8, "big") + offset.to_bytes(2, "big") + bytes(10)
+    named = {"producer": "p", "sequenceId": 4, "ttl": None}
+    return {"id": id_, "offset": offset, "payload": payload, "key": key, "properties": properties, **named}
+
+
+# --- filters
+
+
+@pytest.mark.parametrize(
+    ("payload", "field", "chosen"),
+    [
+        ({"a": {"b": "x"}}, "a.b=x", True),
+        ({"a": {"b": "x"}}, "a.b=y", False),
+        ({"a": {"b": "x"}}, "a=x", False),
+        ({"a": {"b": "x"}}, "a.b.c=x", False),
+        ({"a": "x=y"}, "a=x=y", True),
+        ({"a": ""}, "a=", True),
+        ({}, "a=", False),
+        ({"a": None}, "a=", False),
+        ({"a": None}, "a=null", True),
+        ({}, "a=null", False),
+        ({"a": 10}, "a=10", True),
+        ({"a": 10}, "a=10.0", True),
+        ({"a": "10"}, "a=10", True),
+        ({"a": "10"}, "a=10.0", False),
+        ({"a": True}, "a=true", True),
+        ({"a": True}, "a=1", False),
+        ({"a": 1}, "a=true", False),
+        ({"a": [5, {"b": 6}]}, "a.1.b=6", True),
+        ({"a": [5]}, "a.1=5", False),
+        ({"a": [5]}, "a.-1=5", False),
+        ({"a": {"0": 5}}, "a.0=5", True),
+        ({"a": [1, 2]}, "a=[1,2]", True),
+        ([7], "0=7", True),
+    ],
+)
+def test_a_field_equals_what_is_written(payload: object, field: str, chosen: bool) -> None:
+    assert Filter(fields=parse_fields([field])).matches(message(json.dumps(payload).encode())) is chosen
+
+
+def test_all_that_is_asked_for_must_be_there() -> None:
+    payload = b'{"a": 1, "b": 2}'
+    whole = message(payload, b"k", x="1", y="2")
+    fields = parse_fields(["a=1", "b=2"])
+    assert Filter(b"k", {"x": "1", "y": "2"}, fields).matches(whole)
+    assert Filter().matches(message())
+    for without in (
+        Filter(b"other"),
+        Filter(b""),
+        Filter(properties={"x": "1", "y": "1"}),
+        Filter(properties={"z": ""}),
+        Filter(fields=parse_fields(["a=1", "b=3"])),
+    ):
+        assert not without.matches(whole)
+        assert not without.is_empty
+    assert not Filter(b"").matches(message())
+    assert Filter(b"").matches(message(key=b""))
+    for no_json in (b"", b"\xff", b"{", b"[" * 100_000):
+        assert not Filter(fields=fields).matches(message(no_json))
+    for bad in ("a", "=1", ""):
+        with pytest.raises(typer.BadParameter):
+            parse_fields([bad])
+
+
+# --- format strings
+
+
+@pytest.mark.parametrize(
+    ("template", "written"),
+    [
+        ("{offset} {key} {payload}\\n", b'17 \xfe {"a": ["\xc3\xbc", 1.5]}\n'),
+        ("{producer}:{sequence_id}:{bytes}\\0", b"p:4:18\0"),
+        ("{publish_timestamp} {publish_time}", b"1700000000123 2023-11-14T22:13:20.123+00:00"),
+        ("{field.a.0}{field.a}{field.b}|{property.x}{property.y}|{properties}", 'ü["ü",1.5]|1|{"x": "1"}'.encode()),
+        ("{{}}\\\\\\t\\x41ü", "{}\\\tAü".encode()),
+        ("line\nbreak", b"line\nbreak"),
+        ("", b""),
+    ],
+)
+def test_a_format_string_says_what_is_written(template: str, written: bytes) -> None:
+    assert parse(template)(message('{"a": ["ü", 1.5]}'.encode(), b"\xfe", x="1")) == written
+
+
+def test_what_is_not_there_is_nothing_and_every_field_can_be_written() -> None:
+    empty = Message({**_record(b"", None, {}), "producer": None, "sequenceId": None})
+    assert parse("[{key}{payload}{producer}{sequence_id}{property.a}{field.a}]")(empty) == b"[]"
+    for name in FIELDS:
+        assert isinstance(parse("{" + name + "}")(empty), bytes)
+
+
+@pytest.mark.parametrize(
+    "template", ["{", "}", "{a", "{nothing}", "{}", "{property.}", "{field}", "{0}", "\\", "\\q", "\\x1", "{{}"]
+)
+def test_a_format_string_that_is_none_is_refused(template: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        parse(template)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_can_be_written(text: str) -> None:
+    escaped = text.replace("\\", "\\\\").replace("{", "{{").replace("}", "}}")
+    assert parse(escaped)(message()) == text.encode()
+
+
+# --- a terminal
+
+
+@given(st.binary())
+@example(b"\x1b]0;owned\x07\r\x9b31m\xc2\x9b31m\x7f\n\tplain")
+@example("a\u202eb\u2066c\u200ed\u2028e".encode())
+def test_what_a_terminal_is_given_cannot_drive_it(data: bytes) -> None:
+    text = shown(data).decode()
+    assert re.fullmatch("[^\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u200e\u200f\u2028\u2029]*", text)
+    assert shown(text.encode()).decode() == text
+
+
+def test_a_terminal_is_given_all_that_is_text() -> None:
+    text = "Zürich\t\u2708 日本\n\U0001f600"
+    assert shown(text.encode()) == text.encode()
+    assert shown(b"\x1b[31m\xff\x00\r") == rb"\x1b[31m\xff\x00\r"
+
+
+# --- what is written can be read
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+MESSAGES = st.lists(
+    st.tuples(
+        st.binary(max_size=8) | TEXT.map(str.encode),
+        st.none() | st.binary(min_size=1, max_size=4),
+        st.dictionaries(
+            st.text(st.characters(exclude_categories=["Cs"]), max_size=3), st.text("a,\n\"'", max_size=3), max_size=2
+        ),
+    ),
+    max_size=4,
+)
+
+
+@pytest.mark.parametrize("written", [Written.JSON, Written.CSV, Written.PARQUET])
+@settings(max_examples=40)
+@given(MESSAGES)
+@example([(b"\r", b"\xff", {"a": '"'}), (b"", None, {}), (b'"', b"\r\n", {}), (b"\xff,", b",", {"": ""})])
+def test_what_is_written_is_published_again_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, written: Written, found: list[tuple[bytes, bytes | None, dict[str, str]]]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / f"written.{written}"
+    with writing(written, None, "t", path) as writer:
+        for offset, each in enumerate(found):
+            writer.write([Seen(Message(_record(*each, offset)))])
+    numbers = Numbers(Numbering(column="offset"))
+    with opened(Kind(written.value), [], path, Columns(number="offset"), False, Interrupts()) as source:
+        rows = [row for rows in source.rows for row in rows]
+    assert [(row.payload, row.key, dict(row.properties or {})) for row in rows] == found
+    assert [numbers.of(at, row) for at, row in enumerate(rows)] == list(range(len(found)))
+
+
+def test_a_file_is_written_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "messages"
+    path.write_bytes(b"as it was")
+
+    def fails() -> None:
+        with writing(Written.TEXT, None, "t", path) as writer:
+            writer.write([Seen(message(b"a"))])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fails()
+    assert [each.name for each in tmp_path.iterdir()] == ["messages"]
+    assert path.read_bytes() == b"as it was"
+    with writing(Written.HEX, None, "t", path) as writer:
+        writer.write([Seen(message(b"\xffa")), Seen(message(b""))])
+    assert path.read_bytes() == b"ff61\n\n"
+    for bad in (tmp_path, tmp_path / "nowhere" / "x"):
+        with pytest.raises(typer.BadParameter), writing(Written.RAW, None, "t", bad):
+            pass
+    assert [each.name for each in tmp_path.parent.iterdir() if each.name.endswith(".part")] == []
+
+
+def test_a_csv_has_its_head_also_where_there_is_no_message(tmp_path: Path) -> None:
+    with writing(Written.CSV, None, "t", tmp_path / "c"):
+        pass
+    with writing(Written.CSV, None, "t", tmp_path / "d") as writer:
+        writer.write([Seen(message(b"x", b"\xff"))])
+        writer.write([Seen(message(b"y"))])
+    assert (tmp_path / "d").read_text().startswith((tmp_path / "c").read_text())
+    first, second = csv.DictReader(io.StringIO((tmp_path / "d").read_text()))
+    assert (first["payload"], first["key"], first["key_base64"], first["offset"]) == ("x", "", "/w==", "17")
+    assert (second["payload"], second["sequence_id"], second["publish_time"][:10]) == ("y", "4", "2023-11-14")
