@@ -423,6 +423,19 @@ class CertificateRefused(OncelogError):
     CA that signed the one (`verify=`, `ONCELOG_CA`), or show another (`cert=`, `ONCELOG_CERT`)."""
 
 
+class StoreNotOpened(OncelogError):
+    """The store cannot be opened in this process; nothing was done. The detail says why, and what to do."""
+
+
+class StoreInUse(StoreNotOpened):
+    """Another process has the store open, and one process owns a store: use it through that one, or end that one."""
+
+    pid: int
+    """Of that process; None where the system does not say."""
+    holder: str
+    """What it is: its command line; None where the system does not say."""
+
+
 class InvalidResponse(OncelogError, certain=False):
     """What answered does not speak as an oncelog service does."""
 

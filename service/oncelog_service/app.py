@@ -108,7 +108,7 @@ async def serve(settings: Settings, on_ready: Callable[[str], None], given: Mapp
     with private(), _told_by_signals({signal.SIGHUP: told_to_read.set}):
         try:
             await service.start()
-            _warn_of_files(settings.store)
+            warn_of_files(settings.store)
             check_exposure(settings, len(service.access.tokens))
             server = build_server(service, telemetry)
             beside = () if telemetry is None else (telemetry.run(service, service.background),)
@@ -152,7 +152,8 @@ async def _run(
             task.cancel()
 
 
-def _warn_of_files(store: str) -> None:
+def warn_of_files(store: str) -> None:
+    """Warns where others than this user may look into the store."""
     path = path_of(store)
     found = None if path is None else open_to_others(path)
     if found is not None:

@@ -70,6 +70,8 @@ class _State:
         self.calls: SimpleQueue[bool] = SimpleQueue()
         """True to the thread whenever the queue is not empty any more; False behind the last one."""
         self.lazy: list[_Submission] = []
+        self.hurries = False
+        """It is about to end: what is lazy goes with what is handed over in the same turn of the event loop."""
         self.last: asyncio.Future[None] | None = None
         self.failure: Exception | None = None
         self.closed = False
@@ -202,7 +204,7 @@ class Writer:
         submission = self._submission(batch, on_written)
         if self._takes(submission):
             self._state.lazy.append(submission)
-            self._loop.call_later(LAZY_SECONDS, self._flush_lazy)
+            self._loop.call_later(0 if self._state.hurries else LAZY_SECONDS, self._flush_lazy)
         return submission.done[0]
 
     async def drained(self) -> None:
@@ -230,6 +232,11 @@ class Writer:
     async def synced(self) -> None:
         """Return when everything handed over before this call, lazily too, is on disk. Raises as the future of a submission."""
         await self.submit(Batch())
+
+    def hurry(self) -> None:
+        """Have nothing wait for others from now on: it is about to end."""
+        self._state.hurries = True
+        self._flush_lazy()
 
     async def close(self) -> None:
         """Write what is queued, then end the thread. Nothing may be submitted any more."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, Self, TypeVar
 
 from oncelog.errors import StorageUnavailable, TopicDamaged
 from oncelog_service.storage.port import StoreDamaged, StoreError
+from oncelog_service.threads import Threads
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,9 +64,13 @@ class Scans:
     """
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_SCANNING, "oncelog-scan")
+        self._threads = Threads(_SCANNING, "oncelog-scan")
         self._large_pages = asyncio.Semaphore(_LARGE_PAGES)
         self._columns = asyncio.Semaphore(1)
+
+    def close(self) -> None:
+        """Ends the threads, behind what they are in."""
+        self._threads.shutdown(wait=False)
 
     def place(self) -> Place:
         """That of one answer, to be taken if it is large: a hundred half finished ones would be as many times max_poll_bytes."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Literal, TypeVar
 from urllib.parse import urlsplit
@@ -90,6 +91,7 @@ class _Opened:
 
     async def close(self) -> None:
         """Finishes what is in hand, leaves snapshots, lets the others take over, closes the store."""
+        self.writer.hurry()
         try:
             for part in (_present(self.atomic), self.topics, _present(self.led_transactions), self.remote):
                 if part is not None:
@@ -174,7 +176,7 @@ class Service:
     async def start(self) -> None:
         """Opens the store. Raises StoreError if that does not work; then nothing is left open."""
         settings = self.settings
-        store = await asyncio.to_thread(self._open_store)
+        store = await self._store_opened()
 
         def on_fenced(lost: frozenset[Fence]) -> None:
             opened.leases.lost(lost)
@@ -236,6 +238,16 @@ class Service:
             tasks["moving topics"] = partial(self._keep_house, leases, topics)
         self._running = [asyncio.ensure_future(self.background.keep(what, run)) for what, run in tasks.items()]
 
+    async def _store_opened(self) -> Store:
+        """Opens the store. Whoever is cancelled meanwhile leaves none open: its lock would keep everybody out."""
+        opening = asyncio.ensure_future(asyncio.to_thread(self._open_store))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            with suppress(Exception):
+                await asyncio.to_thread((await opening).close)
+            raise
+
     def drain(self) -> None:
         """Says from now on that it is not ready, and has readers that wait answer with what there is; all else goes on.
 
@@ -262,6 +274,7 @@ class Service:
         opened, self._opened = self._opened, None
         if opened is not None:
             await opened.close()
+        self.scans.close()
         self.audit.close()
 
     async def abandon(self) -> None:
@@ -279,6 +292,7 @@ class Service:
             if opened is not None:
                 opened.abandon()
                 await asyncio.to_thread(opened.store.close)
+            self.scans.close()
             self.audit.close()
 
     @property

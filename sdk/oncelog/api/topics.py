@@ -289,8 +289,11 @@ class AsyncApi(TokenCalls):
         return True
 
     async def close(self) -> None:
-        """Close the connections. It stays closed: every later call raises ClientClosed. Idempotent."""
-        self._transport.close()
+        """Close the connections. It stays closed: every later call raises ClientClosed. Idempotent.
+
+        Where this is the last client of a store that this process has opened, that is closed, too, when this returns.
+        """
+        await self._transport.end()
 
     async def __aenter__(self) -> Self:
         return self

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from math import inf
 from urllib.parse import SplitResult, urlsplit
@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 from oncelog.errors import CertificateRefused, ConnectionFailed, OncelogError, ResponseTimeout
 from oncelog.http.credentials import shown
 from oncelog.http.exchange import Incoming, basic, request_bytes, target_of
-from oncelog.http.sockets import CONNECT_SECONDS, Deadline, Network, Stream, Tls, connected
+from oncelog.http.sockets import CONNECT_SECONDS, Deadline, Engine, Network, Stream, Tls, connected
 from oncelog.http.trust import Trust
 
 _SEGMENT_BYTES = 1 << 17
@@ -62,7 +62,7 @@ class Response:
 
     def __init__(self, url: str, connection: Connection, home: Connections, deadline: Deadline, begun: list[bytes]) -> None:
         """``begun``: what of the body came with the head."""
-        self.url = shown(url)
+        self.url = home.named(url)
         """As it may be printed."""
         self._origin = _origin(urlsplit(url))
         self.status = connection.incoming.status
@@ -108,8 +108,20 @@ class Response:
 class Connections:
     """Connections of one thread or of one event loop. One that is in use belongs to its response alone."""
 
-    def __init__(self, trust: Trust, network: Network, *, most_idle: int = 1, most_hosts: int = 4) -> None:
-        """``most_idle``: connections that are kept, to each of ``most_hosts`` hosts."""
+    def __init__(
+        self,
+        trust: Trust,
+        network: Network,
+        *,
+        most_idle: int = 1,
+        most_hosts: int = 4,
+        engine: Engine | None = None,
+        named: Callable[[str], str] = shown,
+    ) -> None:
+        """``most_idle``: connections that are kept, to each of ``most_hosts`` hosts. ``engine``: all are to this one, whatever
+        the URL; ``named``: says how a URL is printed."""
+        self._engine = engine
+        self.named = named
         self._trust = trust
         self._network = network
         self._most_idle = most_idle
@@ -188,8 +200,10 @@ class Connections:
     async def _opened(self, url: SplitResult, deadline: Deadline) -> Stream:
         """A new connection to the host, through the proxy if there is one.
 
-        Raises OSError; ValueError: certificates cannot be read.
+        Raises OSError; ValueError: certificates cannot be read; OncelogError: the store of this process cannot be opened.
         """
+        if self._engine is not None:
+            return await self._network.to_engine(self._engine, deadline)
         deadline = deadline.within(CONNECT_SECONDS)
         proxy = None if self._trust.proxy is None else urlsplit(self._trust.proxy)
         first = url if proxy is None else proxy

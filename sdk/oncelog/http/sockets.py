@@ -80,6 +80,10 @@ class Network(Protocol):
         """Connect the socket. Raises OSError."""
         ...
 
+    async def to_engine(self, engine: Engine, deadline: Deadline) -> Stream:
+        """Open the store of this process, unless it is open, and connect to its engine. Raises OSError, OncelogError."""
+        ...
+
 
 class Plain:
     """A connected socket."""
@@ -201,6 +205,23 @@ def numeric(host: str, port: int) -> list[Any]:
         return []
 
 
+class Engine(Protocol):
+    """Opens a store in this process, and answers for it."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a connection can be had at once."""
+
+    def open(self, seconds: float) -> None:
+        """Open the store, or wait for who does. Raises OncelogError; OSError, of which TimeoutError: it takes longer."""
+
+    def connect(self) -> socket.socket:
+        """The client's end of a new connection. Raises OSError."""
+
+    def close(self) -> None:
+        """Give it back; the last who uses it waits until the store is closed."""
+
+
 class Blocking:
     """A network whose operations block the thread that calls them."""
 
@@ -233,6 +254,11 @@ class Blocking:
         opened.connect(address)
         return Plain(opened)
 
+    async def to_engine(self, engine: Engine, deadline: Deadline) -> Stream:
+        if not engine.is_open:
+            engine.open(deadline.left())
+        return Plain(engine.connect())
+
 
 class _Awaited(Plain):
     """A connected socket that does not block."""
@@ -261,3 +287,10 @@ class Awaiting:
         async with asyncio.timeout(deadline.left()):
             await asyncio.get_running_loop().sock_connect(opened, address)
         return _Awaited(opened)
+
+    async def to_engine(self, engine: Engine, deadline: Deadline) -> Stream:
+        if not engine.is_open:
+            await asyncio.to_thread(engine.open, deadline.left())
+        connected = engine.connect()
+        connected.setblocking(False)
+        return _Awaited(connected)

@@ -31,6 +31,7 @@ from oncelog.errors import (
 from oncelog.http.answers import problem_in, refusal
 from oncelog.http.connections import FAILURES, Connections, Response, connection_error
 from oncelog.http.credentials import authorization, chosen_token, shown
+from oncelog.http.engines import BASE, InProcess, names_a_store
 from oncelog.http.sockets import Awaiting, Blocking, Deadline
 from oncelog.http.trust import Trust
 from oncelog.process import forks
@@ -63,19 +64,22 @@ class Requests:
     def __init__(
         self, url: str | None = None, token: str | None = None, timeout: float = READ_SECONDS, trust: Trust | None = None
     ) -> None:
-        """``url`` defaults to ONCELOG_URL; several instances of one service by commas. ``token``: as :func:`chosen_token`.
+        """``url`` defaults to ONCELOG_URL; several instances of one service by commas, or one store, which is opened in this
+        process when the first call needs it. ``token``: as :func:`chosen_token`.
 
         ``timeout``: seconds for a whole answer; ``trust``: else what the environment says. Raises ValueError for what is no
-        http(s) URL, for a token that cannot be one, and for certificates that cannot be read.
+        http(s) URL nor a store's, for a token that cannot be one, and for certificates that cannot be read.
         """
-        named = (url or os.environ.get("ONCELOG_URL") or DEFAULT_URL).split(",")
-        self._bases = [each.strip().rstrip("/") for each in named]
+        named = (url or os.environ.get("ONCELOG_URL") or DEFAULT_URL).strip()
+        self.engine = InProcess(named) if names_a_store(named) else None
+        """What opens a store in this process; None: this is a service's URL."""
+        self._bases = [each.strip().rstrip("/") for each in ([BASE] if self.engine else named.split(","))]
         """Of every instance that is known, the one to ask first in front."""
         for each in self._bases:
             if not _is_base(each):
                 raise ValueError(f"not the URL of a service: {shown(each)!r}; it looks like {DEFAULT_URL}")
-        self.url = self._bases[0]
-        self._trust = Trust.chosen() if trust is None else trust
+        self.url = named if self.engine else self._bases[0]
+        self._trust = Trust() if self.engine else Trust.chosen() if trust is None else trust
         if any(each.startswith("https:") for each in self._bases):
             _ = self._trust.context  # which says now what is wrong with it
         self._served: dict[str, str] = {}
@@ -100,6 +104,10 @@ class Requests:
         """How many instances are known beside the one that is asked first."""
         return len(self._bases) - 1
 
+    def named(self, url: str) -> str:
+        """A URL that is asked, as it may be printed."""
+        return shown(url) if self.engine is None else self.url + url.removeprefix(BASE)
+
     def turn(self) -> AbstractContextManager[None]:
         """What is around each request. Raises ClientClosed."""
         raise NotImplementedError
@@ -115,6 +123,12 @@ class Requests:
     def close(self) -> None:
         """Close every connection. From now on every call raises ClientClosed."""
         raise NotImplementedError
+
+    async def end(self) -> None:
+        """Close, and give back the store that this process has opened; return when that is closed, unless others here use it."""
+        self.close()
+        if self.engine is not None:
+            self.engine.close()
 
     async def ask(
         self,
@@ -202,7 +216,7 @@ class Requests:
                 else:
                     trusted = trusted and urlsplit(url)[:2] == urlsplit(here)[:2]
                 continue
-            refused = refusal(shown(_base(url)), response.status, response.headers, said, datetime.now(UTC))
+            refused = refusal(self.named(_base(url)), response.status, response.headers, said, datetime.now(UTC))
             if isinstance(refused, _ASK_ANOTHER) and getattr(refused, "http_status", None) != _TOO_OFTEN:
                 self._gone(_base(url))  # it may be cut off from the database; if it is not, the others will say so
             raise refused
@@ -218,7 +232,7 @@ class Requests:
             yield
         except FAILURES as error:
             self._gone(_base(url))
-            raise connection_error(_base(url), error) from error
+            raise connection_error(self.named(_base(url)), error) from error
 
     @contextmanager
     def _reading(self, response: Response) -> Iterator[None]:
@@ -294,7 +308,7 @@ class Transport(Requests):
             raise ClientClosed
         session = sessions.get(depth)
         if session is None:
-            session = sessions[depth] = Connections(self._trust, Blocking())
+            session = sessions[depth] = Connections(self._trust, Blocking(), engine=self.engine, named=self.named)
             with self._lock:
                 self._sessions.add(session)
         return session
@@ -311,7 +325,7 @@ class AsyncTransport(Requests):
     """Connections to a service, of the event loop on which it is used first."""
 
     def _begin(self) -> None:
-        self._pool = Connections(self._trust, Awaiting(), most_idle=_IDLE, most_hosts=_IDLE)
+        self._pool = Connections(self._trust, Awaiting(), most_idle=_IDLE, most_hosts=_IDLE, engine=self.engine, named=self.named)
         self.loop = Loop("the client")
 
     async def pause(self, seconds: float) -> None:
@@ -328,6 +342,11 @@ class AsyncTransport(Requests):
             raise ClientClosed
         self.loop.check()
         yield
+
+    async def end(self) -> None:
+        self.close()
+        if self.engine is not None:
+            await asyncio.shield(asyncio.to_thread(self.engine.close))  # which is done, whoever is cancelled meanwhile
 
     def connections(self) -> Connections:
         """Those of the event loop."""

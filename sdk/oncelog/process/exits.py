@@ -12,7 +12,7 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from math import inf
 from typing import Any, Protocol
@@ -36,6 +36,7 @@ class _Ending(Protocol):
 
 
 _live: WeakSet[Any] = WeakSet()
+_last: list[Callable[[], str | None]] = []
 _armed: set[int] = set()
 over: set[int] = set()
 """Processes, as forks.here() calls them, in which all that waited was asked: there :func:`late` has something to do."""
@@ -44,6 +45,16 @@ over: set[int] = set()
 def register(each: _Ending) -> None:
     """Have it asked when this process ends, if it still lives then."""
     _live.add(each)
+    _arm()
+
+
+def register_last(end: Callable[[], str | None]) -> None:
+    """Have it called when all that waited was sent. It returns what is to be said, if anything is."""
+    _last.append(end)
+    _arm()
+
+
+def _arm() -> None:
     home = forks.here()
     if home not in _armed:
         _armed.add(home)
@@ -72,6 +83,9 @@ def at_exit() -> None:
             lost = each._end_exit(begun)
         if lost is not None:
             say(lost)
+    for end in _last:
+        if (said := end()) is not None:
+            say(said)
     if interruption is not None:
         raise interruption
 

@@ -60,6 +60,10 @@ class StoreError(Exception):
     """
 
 
+class StoreInUse(StoreError):
+    """Another process, or another opening in this one, has it."""
+
+
 class StoreDamaged(StoreError):
     """Rows do not match their checksums; reading them again will not help."""
 

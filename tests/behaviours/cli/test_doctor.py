@@ -17,8 +17,9 @@ import pytest
 
 import oncelog
 from oncelog import Client, Producer
-from oncelog_service.cli.health.outside import Mount, holder_of, mount_of, of_settings, of_store
+from oncelog_service.cli.health.outside import Mount, mount_of, of_settings, of_store
 from oncelog_service.config import Settings
+from oncelog_service.storage.files.directory import holder_of
 from tests.behaviours.cli.support import run
 from tests.world.clock import ManualClock
 from tests.world.service import RunningService, free_port, running_service

@@ -25,6 +25,7 @@ from oncelog_service.cli.output import iso_time
 from oncelog_service.cli.session import Session, command
 from oncelog_service.config import LOOPBACK, Settings
 from oncelog_service.sources import BadConfigFile
+from oncelog_service.storage.files.directory import holder_of
 from oncelog_service.storage.open import path_of, store_opener
 from oncelog_service.watch.rules import CLOCKS_APART_MS, count, span
 
@@ -167,7 +168,7 @@ def _beside(overview: Overview, began_ms: float, ended_ms: float) -> Iterator[Al
 
 def _silent(url: str, path: Path | None, why: str) -> Iterator[Alarm]:
     """Nothing answers there: why, and whether a process has the store, says where to look."""
-    holder = None if path is None or not path.exists() else outside.holder_of(path)
+    holder = None if path is None or not path.exists() else holder_of(path)
     if holder is None:
         what, mend = (
             f"nothing answers at {shown(url)} ({why})",

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from oncelog.wire.overview import Alarm, Severity
 from oncelog_service.cli.configuration import checked
 from oncelog_service.config import Settings
-from oncelog_service.storage.files.directory import free_bytes, open_to_others
+from oncelog_service.storage.files.directory import free_bytes, holder_of, open_to_others
 from oncelog_service.storage.files.end_file import is_new
 from oncelog_service.storage.port import DriverMissing, driver
 from oncelog_service.watch.facts import Facts, Thresholds
@@ -196,22 +196,6 @@ def mount_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> Mount:
             if len(point) >= len(found.point) and (real == point or real.startswith(point.rstrip("/") + "/")):
                 found = Mount(point, fields[2])
     return found
-
-
-def holder_of(path: Path, locks: Path = Path("/proc/locks")) -> int | None:
-    """The process that has a store open, as far as the system tells; 0: one that cannot be seen from here. None: none has."""
-    at = path if path.is_dir() else path.with_name(path.name + ".lock")
-    try:
-        status = os.stat(at)
-        held = locks.read_text()
-    except FileNotFoundError:
-        return None
-    file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    for line in held.splitlines():
-        fields = line.split()
-        if "FLOCK" in fields and file in fields:
-            return max(0, int(fields[fields.index(file) - 1]))
-    return None
 
 
 def memory_bytes() -> int | None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from oncelog.wire import models
-from oncelog_service.storage.files.directory import check_room, locked, make_directory, sync, sync_directory
+from oncelog_service.storage.files.directory import check_room, locked, make_directory, sync, sync_directory, unlock
 from oncelog_service.storage.port import StoreError
 
 _VERSION = 1
@@ -146,7 +146,7 @@ class Archive:
             (self.path / _PART).unlink(missing_ok=True)
             yield
         finally:
-            os.close(handle)
+            unlock(handle)
 
     # --- notes
 

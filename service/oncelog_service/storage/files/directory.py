@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from oncelog_service.storage.port import StoreError
+from oncelog_service.storage.port import StoreError, StoreInUse
 
 DIRECTORY = 0o700
 FILE = 0o600
@@ -126,20 +126,60 @@ def locked_directory(path: Path) -> int:
 def locked(store: Path, path: Path, flags: int) -> int:
     """Locks a file or directory for a store until the handle, opened with these flags, is closed.
 
-    Raises StoreError: another process has it; or its file system has no locks, or only such as keep nobody out. Those of a
-    network that hold on each machine for itself cannot be told from here. OSError: it cannot be opened.
+    A forked child has none: the lock is its parent's, and ends with that.
+
+    Raises StoreInUse: another process has it. StoreError: its file system has no locks, or only such as keep nobody out. Those of
+    a network that hold on each machine for itself cannot be told from here. OSError: it cannot be opened.
     """
     handle = os.open(path, flags | os.O_CLOEXEC, FILE)
+    _locked.add(handle)
     try:
         if not _take(store, handle):
-            raise StoreError(f"{store} is in use by another process")
+            raise StoreInUse(f"{store} is in use by another process")
         with _opened(path, flags) as other:
             if _take(store, other):
                 raise StoreError(f"locks on {store} keep nobody out, so two services could open it: use a local disk")
     except BaseException:
-        os.close(handle)
+        unlock(handle)
         raise
     return handle
+
+
+def unlock(handle: int) -> None:
+    """Lets go of what :func:`locked` has locked."""
+    _locked.discard(handle)
+    os.close(handle)
+
+
+_locked: set[int] = set()
+"""Handles of this process's locks. A child that is forked shares the very lock: it would keep everybody out when this process is
+gone."""
+
+
+def _let_go() -> None:
+    for handle in _locked:
+        with suppress(OSError):
+            os.close(handle)
+    _locked.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+def holder_of(store: Path, locks: Path = Path("/proc/locks")) -> int | None:
+    """Finds the process that has a store open, as far as the system tells; 0: one that cannot be seen from here; None: none."""
+    at = store if store.is_dir() else store.with_name(store.name + ".lock")
+    try:
+        status = os.stat(at)
+        held = locks.read_text()
+    except FileNotFoundError:
+        return None
+    file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    for line in held.splitlines():
+        fields = line.split()
+        if "FLOCK" in fields and file in fields:
+            return max(0, int(fields[fields.index(file) - 1]))
+    return None
 
 
 @contextmanager

@@ -28,7 +28,14 @@ from typing import Any
 
 import plyvel
 
-from oncelog_service.storage.files.directory import free_bytes, locked_directory, make_directory, size_bytes, sync_with_name
+from oncelog_service.storage.files.directory import (
+    free_bytes,
+    locked_directory,
+    make_directory,
+    size_bytes,
+    sync_with_name,
+    unlock,
+)
 from oncelog_service.storage.files.end_file import (
     ROW_KEY,
     TOKEN_SIZE,
@@ -298,7 +305,7 @@ class LevelDBStore:
             self._end.close()
         lock, self._lock = self._lock, None
         if lock is not None:
-            os.close(lock)
+            unlock(lock)
 
     def _read_end_row(self) -> EndRow:
         data = self._db.get(ROW_KEY, verify_checksums=True)

@@ -37,6 +37,7 @@ from oncelog_service.storage.files.directory import (
     size_bytes,
     sync_file,
     sync_with_name,
+    unlock,
 )
 from oncelog_service.storage.files.end_file import (
     ROW_KEY,
@@ -310,7 +311,7 @@ class SqliteDatabase:
         if self._end is not None:
             self._end.close()
         if self._lock is not None:
-            os.close(self._lock)
+            unlock(self._lock)
             self._lock = None
 
 

@@ -1,0 +1,364 @@
+"""Clients that open a store in this process: whose engine is whose, when it ends, and what is said where it cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from oncelog import AsyncClient, Client, Consumer, Producer, Reader
+from oncelog.errors import ClientClosed, ConnectionFailed, OncelogError, StoreInUse, StoreNotOpened, TopicNotFound
+from oncelog_service.engine import Engine, engines
+from oncelog_service.engine.address import Address
+from oncelog_service.rest.bounds import descriptors
+from oncelog_service.storage.files import directory
+from oncelog_service.storage.memory import Disk, MemoryStore
+from oncelog_service.storage.open import store_opener
+from oncelog_service.storage.port import Batch, Table
+from oncelog_service.storage.seals import SealedStore
+from tests.patience import PATIENCE, until
+
+
+@pytest.fixture(autouse=True)
+def _all_end() -> Iterator[None]:
+    yield
+    gc.collect()
+    until(lambda: not [each for each in threading.enumerate() if each.name.startswith("oncelog-engine")], "engines end")
+
+
+def wrote(client: Client, topic: str = "t") -> None:
+    client.create_topic(topic)
+    with Producer(topic, name="p", client=client) as producer:
+        producer.send(b"one")
+
+
+def topics(url: str) -> list[str]:
+    with Client(url, retry=0) as client:
+        return client.topics()
+
+
+def test_everything_that_takes_a_url_takes_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Client("memory://all") as client:
+        assert client.url == "memory://all"
+        client.create_topic("t")
+        with Producer("t", name="p", url="memory://all") as producer:
+            producer.send(b"one")
+        with Reader("t", url="memory://all") as reader:
+            assert next(reader).payload == b"one"
+        monkeypatch.setenv("ONCELOG_URL", "memory://all")
+        with Consumer("t", "s") as consumer:
+            assert next(consumer).payload == b"one"
+
+
+def test_a_store_in_memory_without_a_name_is_its_clients_own() -> None:
+    with Client("memory://") as one, Client("memory://") as other:
+        wrote(one)
+        assert other.topics() == []
+
+
+def test_a_store_in_memory_with_a_name_is_there_as_long_as_somebody_uses_it() -> None:
+    with Client("memory://shared") as one:
+        wrote(one)
+        with Client("memory://shared") as other:
+            assert other.topics() == ["t"]
+        assert topics("memory://other") == []
+        assert one.topics() == ["t"]
+    assert topics("memory://shared") == []
+
+
+def test_each_way_to_a_store_leads_to_the_same_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "real data")
+    with Client(f"leveldb://{tmp_path}/real%20data") as client:
+        wrote(client)
+        for url in ("leveldb://real data", "leveldb://./link", f"LevelDB:///{tmp_path}/link/../real%20data"):
+            assert topics(url) == ["t"]
+        monkeypatch.chdir("/")
+        assert topics(f"leveldb://{tmp_path}/link") == ["t"]
+        assert client.topics() == ["t"]
+
+
+@pytest.mark.parametrize("scheme", ["leveldb", "sqlite"])
+def test_the_last_client_that_closes_closes_the_store_and_leaves_a_snapshot(tmp_path: Path, scheme: str) -> None:
+    url = f"{scheme}://{tmp_path}/store"
+    one, other = Client(url), Client(url)
+    wrote(one)
+    assert other.topics() == ["t"]
+    one.close()
+    wrote(other, "u")
+    other.close()
+    with closing(store_opener(url)()) as store:
+        assert list(store.scan(Table.SNAPSHOT, b"", b"\xff" * 64))
+    with pytest.raises(ClientClosed):
+        one.topics()
+
+
+def test_a_client_that_is_collected_gives_its_share_back(tmp_path: Path) -> None:
+    url = f"leveldb://{tmp_path}/store"
+    client = Client(url)
+    wrote(client)
+    del client
+    gc.collect()
+    address = Address.of(url)
+    until(lambda: directory.holder_of(Path(address.name)) is None, "the store is closed")
+
+
+def test_threads_and_event_loops_share_one_engine() -> None:
+    seen: list[list[str]] = []
+
+    async def ask() -> None:
+        async with AsyncClient("memory://crowd") as client:
+            await client.create_topic(f"a{threading.get_ident()}")
+            seen.append(await client.topics())
+
+    with Client("memory://crowd") as client:
+        threads = [threading.Thread(target=lambda: asyncio.run(ask())) for _ in range(3)]
+        threads += [threading.Thread(target=lambda: seen.append(topics("memory://crowd"))) for _ in range(3)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join(PATIENCE)
+        assert len(seen) == 6
+        assert len(client.topics()) == 3
+        assert [each.name for each in threading.enumerate()].count("oncelog-engine") == 1
+
+
+async def test_a_client_of_asyncio_holds_up_its_loop_neither_at_the_beginning_nor_at_the_end(tmp_path: Path) -> None:
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    turning = asyncio.ensure_future(turn())
+    client = AsyncClient(f"leveldb://{tmp_path}/store")
+    await client.create_topic("t")
+    before = turns
+    assert before > 10
+    await client.close()
+    assert turns > before + 10
+    await client.close()
+    turning.cancel()
+    assert topics(f"leveldb://{tmp_path}/store") == ["t"]
+
+
+# --- engines that somebody has made
+
+
+def test_clients_use_the_engine_that_somebody_has_started(tmp_path: Path) -> None:
+    url = f"leveldb://{tmp_path}/store"
+    with Engine(url, max_messages=7) as engine:
+        assert engine.url == url
+        with Client(url) as client:
+            wrote(client)
+            assert engine.on_loop(_messages) == 7
+        assert topics(url) == ["t"]
+    with Client(engine.url) as client:  # which ends: this one is opened for the client
+        assert client.topics() == ["t"]
+
+
+async def _messages(service) -> int:  # type: ignore[no-untyped-def]
+    return service.settings.max_messages
+
+
+def test_a_client_whose_engine_was_ended_says_so_and_goes_on_when_it_is_started_again() -> None:
+    engine = Engine().start()
+    with Client(engine.url, retry=0) as client, Client(engine.url, retry=PATIENCE) as patient:
+        wrote(client)
+        assert patient.topics() == ["t"]
+        engine.abandon()
+        with pytest.raises(ConnectionFailed, match=f"^{engine.url} cannot be reached: .* does not run") as failure:
+            client.topics()
+        assert failure.value.definite
+        found: list[list[str]] = []
+        asking = threading.Thread(target=lambda: found.append(patient.topics()))
+        asking.start()
+        engine.start()
+        asking.join(PATIENCE)
+        assert found == [["t"]]
+        engine.stop()
+        with pytest.raises(ConnectionFailed):
+            client.topics()
+
+
+def test_an_engine_that_has_died_is_begun_again_over_the_same_store(tmp_path: Path) -> None:
+    for url in ("memory://mortal", f"leveldb://{tmp_path}/store"):
+        with Client(url, retry=PATIENCE) as client:
+            wrote(client)
+            (thread,) = [each for each in threading.enumerate() if each.name == "oncelog-engine"]
+            held = engines.hold(url)
+            held.open(PATIENCE)
+
+            def die() -> None:
+                raise SystemExit("as if the memory were full")
+
+            held._engine._run.call(die)
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+            assert client.topics() == ["t"]
+            held.close()
+
+
+def test_whoever_reaches_the_engine_may_do_everything_whatever_tokens_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite://{tmp_path}/store"
+    with Client(url) as client:
+        client.create_token("somebody", ["admin"])
+        client.create_topic("t")
+    monkeypatch.setenv("ONCELOG_TOKEN", "of another service")
+    monkeypatch.setenv("ONCELOG_PROXY", "http://127.0.0.1:9")
+    assert topics(url) == ["t"]
+    with Engine(url, listen=True) as engine:
+        with pytest.raises(OncelogError, match="token"):
+            topics(engine.url)
+
+
+def test_the_process_is_left_as_it_is() -> None:
+    def state() -> object:
+        mask = os.umask(0)
+        os.umask(mask)
+        signals = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+        root = logging.getLogger()
+        return mask, signals, sys.getswitchinterval(), descriptors.limit(), root.level, list(root.handlers)
+
+    before = state()
+    with Client("memory://") as client:
+        wrote(client)
+        assert state() == before
+    assert state() == before
+
+
+# --- what cannot be
+
+
+@pytest.mark.parametrize(
+    "url", ["memory:", "memory://a/b", "memory://a b", "leveldb://", "sqlite:///p?x=1", "leveldb:///p#x", "MEMORY://a?b"]
+)
+def test_what_names_no_store_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ValueError, match="not the URL of a store"):
+        Client(url)
+
+
+@contextmanager
+def another_process(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """One that has the lock of a store."""
+    code = "import fcntl,os,sys\nfcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)\nprint(1,flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", code, path], text=True, stdin=-1, stdout=-1) as process:
+        assert process.stdout.readline()
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("scheme", ["leveldb", "sqlite"])
+def test_who_has_a_store_is_said_to_who_wants_it(tmp_path: Path, scheme: str) -> None:
+    url = f"{scheme}://{tmp_path}/store"
+    with Client(url) as client:
+        client.create_topic("t")
+    with another_process(tmp_path / ("store" if scheme == "leveldb" else "store.lock")) as process:
+        with Client(url, retry=PATIENCE) as client, pytest.raises(StoreInUse) as failure:
+            client.topics()
+        assert failure.value.definite
+        assert failure.value.pid == process.pid
+        assert failure.value.holder.startswith(f"{sys.executable} -c import fcntl")
+        assert f"in use by process {process.pid} ({sys.executable} -c" in failure.value.detail
+        assert "oncelog serve" in failure.value.detail
+    assert topics(url) == ["t"]
+
+
+def test_a_service_of_this_process_is_said_to_have_it(tmp_path: Path) -> None:
+    url = f"leveldb://{tmp_path}/store"
+    with closing(store_opener(url)()), pytest.raises(StoreInUse, match="in this process already") as failure:
+        topics(url)
+    assert failure.value.pid == os.getpid()
+
+
+def test_a_store_that_cannot_be_opened_says_why_and_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for url in (f"leveldb://{tmp_path}/file", f"sqlite://{tmp_path}/file/x", "leveldb:///proc/nothing"):
+        with Client(url, retry=PATIENCE) as client, pytest.raises(StoreNotOpened, match="cannot be opened: .*another path"):
+            client.topics()
+    (tmp_path / "damaged").write_bytes(b"no database of SQLite")
+    with pytest.raises(StoreNotOpened, match="is damaged: .*oncelog salvage"):
+        topics(f"sqlite://{tmp_path}/damaged")
+
+
+def test_a_store_of_a_newer_format_is_left_alone(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/store"
+    with closing(store_opener(url)()) as store:
+        batch = Batch()
+        batch.put(Table.STORE_ID, b"format", b"%08x" % 99)
+        store.write([batch])
+    with pytest.raises(StoreNotOpened, match="its format is 99, that of a newer oncelog"):
+        topics(url)
+
+
+def test_what_is_not_installed_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "oncelog_service.engine")
+    for name in [name for name in sys.modules if name.startswith("oncelog_service.engine.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pydantic_settings", None)
+    with pytest.raises(StoreNotOpened, match=r'pydantic_settings is not installed: pip install "oncelog\[service\]"$'):
+        topics("memory://")
+
+
+def test_a_store_that_takes_long_to_open_is_waited_for_within_the_bound_of_the_call() -> None:
+    disk, opened = Disk(), threading.Event()
+
+    def open_slowly() -> SealedStore:
+        assert opened.wait(PATIENCE)
+        return SealedStore(MemoryStore(disk))
+
+    engine = Engine(open_store=open_slowly)
+    engine.begin()
+    with pytest.raises(TimeoutError):
+        engine.wait(0.01)
+    opened.set()
+    engine.wait(PATIENCE)
+    engine.stop()
+
+
+def test_a_call_ends_in_time_while_a_store_is_opened_and_the_next_one_waits_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = threading.Event()
+    monkeypatch.setattr("oncelog_service.engine.engine.store_opener", lambda url: _slow(store_opener(url), opened))
+    with Client("memory://slow", timeout=0.05, retry=0) as client:
+        with pytest.raises(ConnectionFailed, match="still being opened") as failure:
+            client.topics()
+        assert failure.value.definite
+        opened.set()
+        with Client("memory://slow") as patient:
+            patient.create_topic("t")
+
+
+def _slow(opener, opened: threading.Event):  # type: ignore[no-untyped-def]
+    def open_slowly():  # type: ignore[no-untyped-def]
+        assert opened.wait(PATIENCE)
+        return opener()
+
+    return open_slowly
+
+
+def test_an_engine_that_is_ended_while_it_opens_leaves_nothing_open(tmp_path: Path) -> None:
+    opened = threading.Event()
+    url = f"leveldb://{tmp_path}/store"
+    engine = Engine(url, open_store=_slow(store_opener(url), opened))
+    engine.begin()
+    engine.ask_to_stop()
+    opened.set()
+    engine.stop()
+    with pytest.raises(TopicNotFound), Client(url) as client:
+        client.stats("t")
