@@ -15,7 +15,6 @@ import re
 import socket
 import threading
 from typing import Any
-from weakref import finalize
 
 from oncelog.errors import ClientClosed, Forked, StoreNotOpened
 from oncelog.process import forks
@@ -46,7 +45,6 @@ class InProcess:
         self._lock = threading.Lock()
         self._closed = False
         self._held: Any = None
-        self._collected: finalize[..., Any] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -65,8 +63,6 @@ class InProcess:
                 raise ClientClosed
             if self._held is None:
                 self._held = _engines().hold(self._url)
-                self._collected = finalize(self, self._held.let_go)
-                self._collected.atexit = False  # the process ends all of them
         self._held.open(seconds)
 
     def connect(self) -> socket.socket:
@@ -82,10 +78,13 @@ class InProcess:
         with self._lock:
             self._closed = True
             held, self._held = self._held, None
-            if self._collected is not None:
-                self._collected.detach()
         if held is not None:
             held.close()
+
+    def let_go(self) -> None:
+        """As :meth:`close`, without waiting: for the collector, which may have interrupted who holds any lock."""
+        if forks.here() == self._home and self._held is not None:
+            self._held.let_go()
 
     def _check_here(self) -> None:
         if forks.here() != self._home:

@@ -16,8 +16,9 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from urllib.parse import SplitResult, urlencode, urljoin, urlsplit
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 from oncelog.errors import (
     ClientClosed,
@@ -89,6 +90,10 @@ class Requests:
         self._lock = threading.RLock()  # a signal handler may interrupt who holds it
         self._closed = False
         self._home = forks.here()
+        self._named = shown
+        if self.engine is not None:
+            self._named = partial(_of_store, named)
+            finalize(self, self.engine.let_go).atexit = False  # the process ends all engines
         self._begin()
 
     def carry(self, token: str | None) -> None:
@@ -103,10 +108,6 @@ class Requests:
     def others(self) -> int:
         """How many instances are known beside the one that is asked first."""
         return len(self._bases) - 1
-
-    def named(self, url: str) -> str:
-        """A URL that is asked, as it may be printed."""
-        return shown(url) if self.engine is None else self.url + url.removeprefix(BASE)
 
     def turn(self) -> AbstractContextManager[None]:
         """What is around each request. Raises ClientClosed."""
@@ -216,7 +217,7 @@ class Requests:
                 else:
                     trusted = trusted and urlsplit(url)[:2] == urlsplit(here)[:2]
                 continue
-            refused = refusal(self.named(_base(url)), response.status, response.headers, said, datetime.now(UTC))
+            refused = refusal(self._named(_base(url)), response.status, response.headers, said, datetime.now(UTC))
             if isinstance(refused, _ASK_ANOTHER) and getattr(refused, "http_status", None) != _TOO_OFTEN:
                 self._gone(_base(url))  # it may be cut off from the database; if it is not, the others will say so
             raise refused
@@ -232,7 +233,7 @@ class Requests:
             yield
         except FAILURES as error:
             self._gone(_base(url))
-            raise connection_error(self.named(_base(url)), error) from error
+            raise connection_error(self._named(_base(url)), error) from error
 
     @contextmanager
     def _reading(self, response: Response) -> Iterator[None]:
@@ -308,7 +309,7 @@ class Transport(Requests):
             raise ClientClosed
         session = sessions.get(depth)
         if session is None:
-            session = sessions[depth] = Connections(self._trust, Blocking(), engine=self.engine, named=self.named)
+            session = sessions[depth] = Connections(self._trust, Blocking(), engine=self.engine, named=self._named)
             with self._lock:
                 self._sessions.add(session)
         return session
@@ -325,7 +326,9 @@ class AsyncTransport(Requests):
     """Connections to a service, of the event loop on which it is used first."""
 
     def _begin(self) -> None:
-        self._pool = Connections(self._trust, Awaiting(), most_idle=_IDLE, most_hosts=_IDLE, engine=self.engine, named=self.named)
+        self._pool = Connections(
+            self._trust, Awaiting(), most_idle=_IDLE, most_hosts=_IDLE, engine=self.engine, named=self._named
+        )
         self.loop = Loop("the client")
 
     async def pause(self, seconds: float) -> None:
@@ -351,6 +354,11 @@ class AsyncTransport(Requests):
     def connections(self) -> Connections:
         """Those of the event loop."""
         return self._pool
+
+
+def _of_store(store: str, url: str) -> str:
+    """A URL that an engine is asked, as it may be printed."""
+    return store + url.removeprefix(BASE)
 
 
 def _part(path: str) -> str:

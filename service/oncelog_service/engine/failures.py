@@ -18,6 +18,7 @@ _HINTS = {
     errno.EACCES: "this user may not; choose another path, or have it opened to this user",
     errno.EPERM: "this user may not; choose another path, or have it opened to this user",
     errno.EROFS: "the disk is mounted for reading only; choose another path",
+    errno.ENOENT: "it cannot be made there; choose another path",
     errno.ENOTDIR: "a part of the path is a file; choose another path",
     errno.EEXIST: "a file is there; choose another path",
     errno.ENOSPC: "the disk is full; make room",
