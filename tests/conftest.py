@@ -29,6 +29,7 @@ settings.load_profile("default")
 
 for _name in [name for name in os.environ if name.startswith("ONCELOG_")]:
     del os.environ[_name]
+os.environ["XDG_CONFIG_HOME"] = "/nowhere"  # contexts of whoever runs the tests are none of their business
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Begun in the background of a shell; what is started here would not hear Ctrl-C either.

@@ -166,7 +166,7 @@ def test_prune_deletes_nothing_where_a_note_is_damaged(store: Store, archive: Ar
     with pytest.raises(BackupDamaged, match=r"000003\.json"), archive.kept():
         archive.delete(1)
     assert sorted(archive.path.rglob("*")) == before
-    assert run("backup", "prune", str(archive.path), "--keep", "1", "--yes").exit_code == 2
+    assert run("backup", "prune", str(archive.path), "--keep", "1", "--yes").exit_code == 10
     assert run("backup", "prune", str(archive.path), "--keep", "1", "--json").exit_code == 1, "it asks first"
 
 
@@ -296,7 +296,7 @@ def test_a_damaged_file_is_named_and_restores_nothing(
         ("restore", str(archive.path), "--store", f"leveldb://{tmp_path}/new"),
     ):
         result = run(*arguments)
-        assert result.exit_code == 2
+        assert result.exit_code == 10
         assert file.sha256 in result.stderr
         assert file.name in result.stderr
     assert not (tmp_path / "new").exists()
@@ -309,8 +309,8 @@ def test_a_damaged_note_is_named_and_the_others_are_there(store: Store, archive:
     backup(archive, store)
     _flip(archive.notes / "000001.json")
     listed = run("backup", "list", str(archive.path), "--json")
-    assert (listed.exit_code, '"number": 2' in listed.stdout) == (2, True)
-    assert run("backup", "verify", str(archive.path), "--backup", "1").exit_code == 2
+    assert (listed.exit_code, '"number": 2' in listed.stdout) == (10, True)
+    assert run("backup", "verify", str(archive.path), "--backup", "1").exit_code == 10
     check_whole(archive, archive.newest())
     missing = run("backup", "verify", str(archive.path), "--backup", "3")
     assert (missing.exit_code, "there is no backup 3" in missing.stderr) == (1, True)

@@ -11,7 +11,10 @@ from pathlib import Path
 
 _SERVER = """
 import json, os, signal, socket, sys
-from oncelog_service.cli import main
+from importlib import import_module
+from oncelog_service.cli import COMMANDS, main
+for module, _ in COMMANDS.values():
+    import_module("oncelog_service.cli." + module)
 server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 server.bind(sys.argv[1])
 server.listen(64)

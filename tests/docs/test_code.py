@@ -71,7 +71,7 @@ def run_shell(block: Block, url: str) -> str:
     path = os.pathsep.join([str(quick_command()), str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         ["sh", "-eu", "-c", block.text.replace(DEFAULT_URL, url)],
-        env={**os.environ, "PATH": path, "ONCELOG_URL": url},
+        env={**os.environ, "PATH": path, "ONCELOG_URL": url, "XDG_CONFIG_HOME": str(Path("config").absolute())},
         capture_output=True,
         text=True,
         timeout=PATIENCE,

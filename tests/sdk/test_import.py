@@ -31,7 +31,8 @@ def test_importing_the_sdk_loads_nothing_of_the_service_and_no_extra() -> None:
 
 
 def test_a_service_over_leveldb_needs_no_sqlalchemy() -> None:
-    serving = "import oncelog_service.app, oncelog_service.cli\nfrom oncelog_service.storage.open import store_opener\n"
+    serving = "import oncelog_service.app, oncelog_service.cli.serve, oncelog_service.cli.stores.verify\n"
+    serving += "from oncelog_service.storage.open import store_opener\n"
     assert not loaded_by(f"{serving}store_opener('leveldb:///tmp/nothing')") & {"sqlalchemy", "psycopg", "pyspark"}
 
 

@@ -103,7 +103,7 @@ def test_the_command_line_takes_options_and_the_environment(
     assert value(found)["payload"] == "one"
     refused = run("topic", "list", "--json", url=url, env={"ONCELOG_TOKEN": "s3cret"})
     problem = json.loads(refused.stderr)
-    assert (refused.exit_code, problem["code"], problem["definite"]) == (1, "certificate_refused", True)
+    assert (refused.exit_code, problem["code"], problem["definite"]) == (5, "certificate_refused", True)
     assert "name the CA that signed it" in problem["detail"]
     for bad, says in (
         (("--ca", "/nowhere"), "to trust cannot be read"),

@@ -12,6 +12,7 @@ import typer
 
 from oncelog.wire.overview import SEVERITIES, Alarm
 from oncelog_service.cli import app
+from oncelog_service.cli.frame.lazy import Later
 from oncelog_service.watch.facts import Expiring, Facts, Held, Lagging, Member, Refused, Replay, Thresholds
 from oncelog_service.watch.rules import LATELY_MS, LONG_HELD_MS, MOST_OF_A_KIND, REPLAY_MESSAGES, RULES, alarms, size, span
 from tests.docs.pages import ROOT
@@ -213,6 +214,7 @@ def understood(command: Any, words: list[str]) -> Mapping[str, Any]:
     while hasattr(command, "commands"):
         first, *words = words
         command = command.commands[first]
+        command = command.real() if isinstance(command, Later) else command
     parsed: Mapping[str, Any] = command.make_context("oncelog", words).params
     return parsed
 

@@ -119,7 +119,7 @@ def test_the_doctor_names_all_four_and_the_way_out(day: Day) -> None:
         "Stop one of the two",
     ):
         assert words in told.stdout
-    assert told.exit_code == 1
+    assert told.exit_code == 11
     found = json.loads(run("doctor", "--json", url=day.house.service.url).stdout)["alarms"]
     assert {each["code"] for each in found} >= FOUR
 
@@ -147,7 +147,7 @@ def test_a_full_disk_is_critical_and_says_how_much_was_refused(day: Day) -> None
     assert_problem(day.events.publish("x"), 507, "disk_full")
     alarm = day.alarms()["disk_full"]
     assert "1 request refused" in alarm["what"]
-    assert run("doctor", url=day.house.service.url).exit_code == 2
+    assert run("doctor", url=day.house.service.url).exit_code == 12
 
 
 def test_a_transaction_that_is_prepared_is_left_to_its_database(house: House) -> None:

@@ -2,21 +2,94 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
 import oncelog
-from oncelog_service.cli import configuration, inspect, outbox, pipeline, serve, status
-from oncelog_service.cli.health import doctor, top
-from oncelog_service.cli.messages import publish, read
-from oncelog_service.cli.nouns import atomic, cluster, namespace, producer, subscription, token, topic, tx
-from oncelog_service.cli.stores import commands
+from oncelog_service.cli.frame import ending
+from oncelog_service.cli.frame.codes import OK
+from oncelog_service.cli.frame.lazy import Group, Later
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "context": ("nouns.context", "Keep services by name, with address and token."),
+    "serve": ("serve", "Run a service until Ctrl-C or SIGTERM."),
+    "topic": ("nouns.topic", "Create, list, show, update and delete topics."),
+    "publish": ("messages.publish", "Publish messages: arguments, lines of stdin or of a file."),
+    "read": ("messages.read", "Print a topic's messages in order."),
+    "inspect": ("inspect", "Show what lies in the tables of a topic."),
+    "producer": ("nouns.producer", "List, show and forget the producers of a topic."),
+    "subscription": ("nouns.subscription", "List, show, move and delete subscriptions."),
+    "namespace": ("nouns.namespace", "List namespaces; set what holds for their topics."),
+    "token": ("nouns.token", "Make, list and revoke tokens: who may do what."),
+    "tx": ("nouns.tx", "List, show and end transactions."),
+    "atomic": ("nouns.atomic", "List, show and abort atomic commits."),
+    "outbox": ("outbox", "Publish what a transactional outbox holds."),
+    "pipeline": ("pipeline", "Run a pipeline on Spark: archive, backfill, audit."),
+    "tx-serve": ("serve", "Run a transaction service alone."),
+    "config": ("configuration", "Show and check the settings of a service."),
+    "backup": ("stores.commands", "Back a running store up; list and prune backups."),
+    "restore": ("stores.commands", "Make a backup a store again, and verify it."),
+    "verify": ("stores.commands", "Read all logs again, and compare the maps with them."),
+    "copy": ("stores.commands", "Copy a store into another one, byte for byte."),
+    "salvage": ("stores.commands", "Copy what can still be read of a damaged store."),
+    "status": ("status", "Say whether the service is up, and how its topics stand."),
+    "doctor": ("health.doctor", "Say what is wrong, and how to mend it."),
+    "top": ("health.top", "Show what goes on in the service."),
+    "cluster": ("nouns.cluster", "Show which instance serves which topic."),
+}
+"""Each command's module, which is loaded when it is run, and what help says of it."""
+
+_EVERYWHERE = (
+    "Commands that ask a service take, behind their name or before it: -u/--url, -c/--context, -N/--namespace, --token, --ca, "
+    "--cert, --cert-key, -j/--json."
+)
+
+
+class Root(Group):
+    """`oncelog` itself."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        for name, (module, text) in COMMANDS.items():
+            self.add_command(Later(name, f"{__name__}.{module}", text))
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run; in standalone mode that ends the process, by a sentence and a code where something went wrong."""
+        run = partial(super().main, args, prog_name, complete_var, False, windows_expand_args, **extra)
+        if not standalone_mode:
+            return run()
+        sys.exit(ending.run(run))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; one whose reader has gone (`| head`) has done enough."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            ending.forget_stdout()
+            raise typer.Exit(OK) from None
+
 
 app = typer.Typer(
+    cls=Root,
     name="oncelog",
     help="A log where every message lands once.",
+    epilog=_EVERYWHERE,
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    add_completion=False,  # it would write into files of the shell; `oncelog completion` prints
+    rich_markup_mode=None,  # what it draws takes 0.1 s to load, and folds into splinters where a terminal is narrow
     # A traceback with the values of all variables would show the token.
     pretty_exceptions_enable=False,
 )
@@ -35,28 +108,6 @@ def _version(asked: bool) -> None:
     if asked:
         typer.echo(f"oncelog {oncelog.__version__}")
         raise typer.Exit
-
-
-serve.register(app)
-app.add_typer(topic.group, name="topic")
-publish.register(app)
-read.register(app)
-app.add_typer(inspect.group, name="inspect")
-app.add_typer(producer.group, name="producer")
-app.add_typer(subscription.group, name="subscription")
-app.add_typer(namespace.group, name="namespace")
-app.add_typer(token.group, name="token")
-app.add_typer(tx.group, name="tx")
-app.add_typer(atomic.group, name="atomic")
-app.add_typer(outbox.group, name="outbox")
-app.add_typer(pipeline.group, name="pipeline")
-serve.register_alone(app)
-configuration.register(app)
-commands.register(app)
-status.register(app)
-doctor.register(app)
-top.register(app)
-cluster.register(app)
 
 
 def main() -> None:

@@ -12,15 +12,17 @@ from typing import Annotated, Any, Literal, NamedTuple
 import typer
 from pydantic import ValidationError
 
+from oncelog_service.cli.frame.codes import FOUND
+from oncelog_service.cli.frame.lazy import noun
 from oncelog_service.cli.output import Output
-from oncelog_service.cli.session import FAILED, Json, as_command
+from oncelog_service.cli.session import Json, as_command
 from oncelog_service.cli.settings import setting_option, settings_from
 from oncelog_service.config import SECRETS, Settings, open_file
 from oncelog_service.sources import FILE, BadConfigFile, Origin, problems_of
 from oncelog_service.storage.open import load_driver, path_of, shown
 from oncelog_service.storage.port import DriverMissing
 
-group = typer.Typer(help="Show and check the settings of a service.", no_args_is_help=True)
+group = noun()
 
 Outcome = Literal["ok", "warning", "failed", "not checked"]
 
@@ -55,14 +57,14 @@ def check(
     path: Annotated[Path | None, typer.Argument(metavar="PATH", help="Config file.", envvar="ONCELOG_CONFIG")] = None,
     as_json: Json = False,
 ) -> None:
-    """Check what a service would run with, and the files that it names; nothing is changed. Exits with 2 if anything is wrong.
+    """Check what a service would run with, and the files that it names; nothing is changed. Exits with 10 if anything is wrong.
 
     Beside the file the environment counts, as it does for a service.
     """
     checks = list(checked({} if path is None else {FILE: path}))
     Output(as_json).table([each._asdict() for each in checks], Check._fields, checks)
     if any(each.outcome == "failed" for each in checks):
-        raise typer.Exit(FAILED)
+        raise typer.Exit(FOUND)
 
 
 def checked(given: Mapping[str, Any]) -> Iterator[Check]:

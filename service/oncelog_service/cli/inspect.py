@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from oncelog_service.cli.frame.lazy import noun
 from oncelog_service.cli.session import Session, Topic, command
 
-group = typer.Typer(help="Show rows, stored groups and payloads of a topic as they lie in its tables.", no_args_is_help=True)
+group = noun()
 
 _PAYLOAD = ("payload_bytes", "payload")
 

@@ -14,8 +14,10 @@ from rich.progress import Progress
 
 from oncelog.errors import OncelogError
 from oncelog.wire.models import PRODUCER_PATTERN
+from oncelog_service.cli.frame.codes import ERROR
+from oncelog_service.cli.frame.lazy import noun
 from oncelog_service.cli.output import progress_bar
-from oncelog_service.cli.session import ERROR, Session, Yes, command
+from oncelog_service.cli.session import Session, Yes, command
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from oncelog.sql.outbox.outbox import Outbox
     from oncelog.sql.outbox.relay import OutboxRelay, RelayStatus
 
-group = typer.Typer(help="Publish what a transactional outbox holds; look at it; number it anew.", no_args_is_help=True)
+group = noun()
 
 Database = Annotated[
     str,

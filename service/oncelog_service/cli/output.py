@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain, islice
-from typing import Any, TypeAlias
-
-from pydantic import BaseModel
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from oncelog.errors import ConnectionFailed, OncelogError
-from oncelog.wire.models import HeldMessages
+from oncelog_service.cli.frame.table import lines, printable
 
-_PAGE = 1_000
-"""Rows of a table on a terminal, whose columns are as wide as they need: the first ones are seen before the last ones come."""
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from rich.progress import Progress
 
-Members: TypeAlias = BaseModel | Mapping[str, object]
+    from oncelog.wire.models import HeldMessages
+
+Members: TypeAlias = "BaseModel | Mapping[str, object]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +29,8 @@ class Output:
     """Where results go."""
 
     as_json: bool
+    reads: bool = False
+    """Whether the command changes nothing: whatever fails, nothing was done."""
 
     def result(self, value: object, text: str) -> None:
         """The result of a command: ``value`` as one line of JSON, or ``text``."""
@@ -51,45 +49,34 @@ class Output:
         """``value`` as one line of JSON, or a table: drawn on a terminal, else lines of fields with tabs between them."""
         if self.as_json:
             self.result(value, "")
-        elif sys.stdout.isatty():
-            table = Table(box=SIMPLE_HEAD, pad_edge=False)
-            for column in columns:
-                table.add_column(column, overflow="fold")
-            for row in rows:
-                table.add_row(*(Text(_shown(field)) for field in row))
-            Console().print(table)
         else:
-            for row in chain([columns], rows):
-                print("\t".join(_shown(field) for field in row))
+            self.stream(columns, rows)
 
     def stream(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """The same, as they come: on a terminal some at a time, each with its head, else line by line."""
-        if not sys.stdout.isatty():
-            self.table(None, columns, rows)
-            return
-        left = iter(rows)
-        page = list(islice(left, _PAGE))
-        while True:
-            self.table(None, columns, page)
-            if len(page) < _PAGE:
-                return
-            page = list(islice(left, _PAGE))
-            if not page:
-                return
+        """The table alone, each row as it comes."""
+        texts = (list(map(_shown, row)) for row in rows)
+        if sys.stdout.isatty():
+            for line in lines(columns, texts, shutil.get_terminal_size().columns, styled=is_styled()):
+                print(line)
+        else:
+            for row in chain([columns], texts):
+                print("\t".join(row))
 
     def error(self, error: OncelogError, facts: Mapping[str, object]) -> None:
         """Why it did not happen, and whether that is certain."""
         problem = error.to_problem()
         if error.status is None:
             del problem["status"]  # only the SDK raises it: there was no answer that had one
-        if isinstance(error, ConnectionFailed) and error.definite:
+        if isinstance(error, ConnectionFailed) and "refused" in error.detail:
             problem["detail"] += "; is it running? `oncelog serve` starts one"
-        certainty = (
-            "definite: it was not done"
-            if error.definite
-            else "not definite: it may have been done; repeat it (a publish: under the same sequence ids)"
-        )
-        self.failure({**problem, **facts}, f"error: {problem['detail']} [{error.code}]\n{certainty}")
+        said = f"error: {problem['detail']} [{error.code}]"
+        if self.reads:
+            problem["definite"] = True
+        elif error.definite:
+            said += "\ndefinite: it was not done"
+        else:
+            said += "\nnot definite: it may have been done; repeat it (a publish: under the same sequence ids)"
+        self.failure({**problem, **facts}, said)
 
     def failure(self, problem: Mapping[str, object], text: str) -> None:
         """Anything else that went wrong."""
@@ -103,6 +90,9 @@ class Output:
 
 def progress_bar(as_json: bool, text: str) -> Progress:
     """A bar on stderr; nothing where that is no terminal. ``text``: of the last column, with the task's fields."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
     console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}", markup=False),
@@ -128,16 +118,13 @@ def held_text(held: HeldMessages) -> str:
     return f"{held.messages} messages{whose} from offset {held.first_offset} since {iso_time(held.since_ms)} ({state})"
 
 
-def forget_stdout() -> None:
-    """Sends stdout nowhere when its reader has gone: Python would complain at exit about what it could not write."""
-    with suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+def is_styled() -> bool:
+    """Whether what goes to a terminal has colours and bold letters: not with NO_COLOR, nor where it can show none."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _members(found: Members) -> Mapping[str, object]:
-    return found.model_dump(mode="json") if isinstance(found, BaseModel) else found
+    return found if isinstance(found, Mapping) else found.model_dump(mode="json")
 
 
 def _titled(name: str) -> str:
@@ -153,10 +140,10 @@ def _shown(value: object) -> str:
         case None | []:
             return "-"
         case list():
-            return ", ".join(map(str, value))
+            return printable(", ".join(map(str, value)))
         case True:
             return "yes"
         case False:
             return "no"
         case _:
-            return str(value)
+            return printable(str(value))

@@ -20,8 +20,9 @@ import typer
 
 from oncelog.errors import TopicDamaged
 from oncelog_service import logs
+from oncelog_service.cli.frame.codes import ERROR
 from oncelog_service.cli.output import Output
-from oncelog_service.cli.session import ERROR, Json, as_command
+from oncelog_service.cli.session import Json, as_command
 from oncelog_service.cli.settings import setting_option, settings_from
 from oncelog_service.config import Settings, TransactionServiceSettings
 from oncelog_service.storage.open import path_of, shown
@@ -69,12 +70,8 @@ IN_USE = "in use by another process"
 
 
 def register(app: typer.Typer) -> None:
-    """Add `serve`."""
+    """Add `serve` and `tx-serve`."""
     _register(app, "serve", serve, Settings, Settings.model_fields)
-
-
-def register_alone(app: typer.Typer) -> None:
-    """Add `tx-serve`."""
     _register(app, "tx-serve", tx_serve, TransactionServiceSettings, ALONE)
 
 

@@ -5,35 +5,93 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oncelog import Client
 from oncelog.errors import OncelogError
-from oncelog.wire.media import DEFAULT_NAMESPACE, DEFAULT_URL
-from oncelog_service.cli.output import Output, forget_stdout
+from oncelog.wire.media import DEFAULT_URL
+from oncelog_service.cli.frame import completing
+from oncelog_service.cli.frame.codes import ERROR, INTERRUPTED, OK, code_of
+from oncelog_service.cli.frame.connection import Connection, chosen
+from oncelog_service.cli.frame.contexts import BadContexts, load, path_of
+from oncelog_service.cli.frame.ending import forget_stdout
+from oncelog_service.cli.output import Output
 
-OK, ERROR, FAILED, INTERRUPTED = 0, 1, 2, 130
-"""Exit codes. FAILED: a verification that found problems; a command line that cannot be understood ends so too."""
+if TYPE_CHECKING:
+    from oncelog.client import Client
 
 PATIENCE_SECONDS = 1.0
 """How long a short command tries again. People wait for it; 15 s of silence, the SDK's, would be no answer."""
 
-Url = Annotated[str | None, typer.Option("--url", help=f"URL of the service (env ONCELOG_URL, default {DEFAULT_URL}).")]
-Token = Annotated[str | None, typer.Option("--token", help="Bearer token (env ONCELOG_TOKEN, or the file ONCELOG_TOKEN_FILE).")]
-Ca = Annotated[str | None, typer.Option("--ca", help="File of the CA to trust behind https (env ONCELOG_CA).")]
-Cert = Annotated[str | None, typer.Option("--cert", help="File of a certificate of one's own (env ONCELOG_CERT).")]
-CertKey = Annotated[
-    str | None, typer.Option("--cert-key", help="File of its key, unless that is in the same file (env ONCELOG_KEY).")
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        "-u",
+        metavar="URL",
+        help=f"Service, as URL or host:port (env ONCELOG_URL, default {DEFAULT_URL}).",
+        show_default=False,
+    ),
 ]
-Namespace = Annotated[str, typer.Option("--namespace", help="Namespace of the topic.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON on stdout and nothing else there; errors as problem JSON on stderr.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-Topic = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)]
+Named = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        "-c",
+        metavar="NAME",
+        help="Context to use (env ONCELOG_CONTEXT, else the current one).",
+        autocompletion=completing.contexts,
+        show_default=False,
+    ),
+]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        "--token", metavar="TOKEN", help="Bearer token (env ONCELOG_TOKEN, or the file ONCELOG_TOKEN_FILE).", show_default=False
+    ),
+]
+Ca = Annotated[
+    str | None, typer.Option("--ca", metavar="FILE", help="CA to trust behind https (env ONCELOG_CA).", show_default=False)
+]
+Cert = Annotated[
+    str | None, typer.Option("--cert", metavar="FILE", help="A certificate of one's own (env ONCELOG_CERT).", show_default=False)
+]
+CertKey = Annotated[
+    str | None,
+    typer.Option(
+        "--cert-key", metavar="FILE", help="Its key, unless that is in the same file (env ONCELOG_KEY).", show_default=False
+    ),
+]
+Namespace = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        "-N",
+        metavar="NAME",
+        help="Namespace of the topic; else the context's, else default.",
+        autocompletion=completing.namespaces,
+        show_default=False,
+    ),
+]
+Json = Annotated[
+    bool, typer.Option("--json", "-j", help="JSON on stdout and nothing else there; errors as problem JSON on stderr.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Topic = Annotated[str, typer.Argument(help="Name of the topic.", autocompletion=completing.topics, show_default=False)]
+
+CONNECTION: Mapping[str, Any] = {
+    "url": Url,
+    "context": Named,
+    "token": Token,
+    "ca": Ca,
+    "cert": Cert,
+    "cert_key": CertKey,
+}
+"""The options that say which service it is, by their parameters."""
 
 
 @dataclass(slots=True)
@@ -44,7 +102,7 @@ class Session:
     namespace: str
     out: Output
     token: str | None = field(default=None, repr=False)
-    """As it was given; for what does not go through the client."""
+    """As it was chosen; for what does not go through the client."""
     facts: dict[str, object] = field(default_factory=dict)
     """What is known when it ends early; goes into the problem JSON."""
     so_far: Callable[[], str] = lambda: "nothing was changed"
@@ -52,26 +110,31 @@ class Session:
 
     def confirm(self, question: str, yes: bool) -> None:
         """Ask on stderr unless ``yes``; ends the command with 1 if the answer is no."""
-        if not yes and not _asked(question):
-            self.out.failure({"title": "Declined", "code": "declined", "detail": "nothing was done"}, "nothing was done")
-            raise typer.Exit(ERROR)
+        confirm(self.out, question, yes)
 
 
 def command(
-    group: typer.Typer, name: str, *, namespaced: bool = True, patience: float = PATIENCE_SECONDS
+    group: typer.Typer, name: str, *, namespaced: bool = True, patience: float = PATIENCE_SECONDS, reads: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command. Its first parameter, a Session, gives way to --url, --token, --json and (if namespaced) --namespace."""
+    """A command. Its first parameter, a Session, gives way to --url, --context, --token, --json, and --namespace if namespaced.
+
+    ``reads``: it changes nothing, so that what fails was certainly not done.
+    """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-        shared = [_option("namespace", Namespace, DEFAULT_NAMESPACE)] if namespaced else []
-        shared += [_option("url", Url, None), _option("token", Token, None), _option("ca", Ca, None)]
-        shared += [_option("cert", Cert, None), _option("cert_key", CertKey, None), _option("as_json", Json, False)]
+        shared = [option("namespace", Namespace)] if namespaced else []
+        shared += [option(each, annotation) for each, annotation in CONNECTION.items()]
+        shared.append(option("as_json", Json, False))
 
-        def run(url: str | None, token: str | None, as_json: bool, **given: Any) -> None:
-            namespace = given.pop("namespace") if namespaced else DEFAULT_NAMESPACE
-            with _trusting(given.pop("ca"), given.pop("cert"), given.pop("cert_key")):
-                session = Session(_client(url, token, patience), namespace, Output(as_json), token)
+        def run(as_json: bool, **given: Any) -> None:
+            options = {each: given.pop(each) for each in CONNECTION}
+            if namespaced:
+                options["namespace"] = given.pop("namespace")
+            connection = connection_of(options)
+            with _environment(connection.variables()):
+                client, token = opened(connection, patience)
+                session = Session(client, connection.namespace, Output(as_json, reads), token)
                 with ending(session):
                     function(session, **given)
 
@@ -90,14 +153,36 @@ def as_command(group: typer.Typer, name: str, run: Callable[..., None], paramete
     group.command(name, help=inspect.cleandoc(doc))(run)
 
 
-@contextmanager
-def _trusting(ca: str | None, cert: str | None, key: str | None) -> Iterator[None]:
-    """While a command runs, its environment says what its options do: jobs and Spark read it too. Raises BadParameter."""
-    if key is not None and cert is None:
+def connection_of(options: Mapping[str, str | None]) -> Connection:
+    """What counts of options, environment and contexts. Raises BadParameter."""
+    if options.get("cert_key") is not None and options.get("cert") is None:
         raise typer.BadParameter("a key is of use only with its certificate: --cert", param_hint="--cert-key")
-    said = {} if ca is None else {"ONCELOG_CA": ca}
-    if cert is not None:
-        said |= {"ONCELOG_CERT": cert, "ONCELOG_KEY": key or ""}  # a key that the environment names is another one's
+    try:
+        return chosen(options, os.environ, lambda: load(path_of(os.environ)))
+    except BadContexts as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def opened(connection: Connection, patience: float) -> tuple[Client, str | None]:
+    """A client of the service, and the token that it carries. Raises BadParameter."""
+    from oncelog.client import Client
+
+    try:
+        token = connection.token()
+        return Client(connection.url, token=token, retry=patience), token
+    except ValueError as error:
+        about = connection.choices["url" if "URL" in str(error) else "token" if "token" in str(error).lower() else "ca"]
+        raise typer.BadParameter(str(error), param_hint=about.named or None) from error
+
+
+def option(name: str, annotation: Any, default: object = None) -> inspect.Parameter:
+    """A parameter for :func:`as_command`."""
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+@contextmanager
+def _environment(said: Mapping[str, str]) -> Iterator[None]:
+    """While a command runs, its environment says what was chosen: jobs and Spark read it too."""
     before = {name: os.environ.get(name) for name in said}
     os.environ.update(said)
     try:
@@ -122,12 +207,19 @@ def ending(session: Session) -> Iterator[None]:
         raise typer.Exit(OK) from None
     except OncelogError as error:
         session.out.error(error, session.facts)
-        raise typer.Exit(ERROR) from None
+        raise typer.Exit(code_of(error)) from None
     except KeyboardInterrupt:
         detail = session.so_far()
         problem = {"title": "Interrupted", "code": "interrupted", "detail": detail, **session.facts}
         session.out.failure(problem, f"interrupted: {detail}")
         raise typer.Exit(INTERRUPTED) from None
+
+
+def confirm(out: Output, question: str, yes: bool) -> None:
+    """Ask on stderr unless ``yes``; ends the command with 1 if the answer is no."""
+    if not yes and not _asked(question):
+        out.failure({"title": "Declined", "code": "declined", "detail": "nothing was done"}, "nothing was done")
+        raise typer.Exit(ERROR)
 
 
 def _asked(question: str) -> bool:
@@ -137,15 +229,3 @@ def _asked(question: str) -> bool:
         if isinstance(abort.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None
         return False
-
-
-def _client(url: str | None, token: str | None, patience: float) -> Client:
-    try:
-        return Client(url, token=token, retry=patience)
-    except ValueError as error:
-        hint = "--url" if "URL" in str(error) else "--ca, --cert"
-        raise typer.BadParameter(str(error), param_hint=hint) from error
-
-
-def _option(name: str, annotation: Any, default: object) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)

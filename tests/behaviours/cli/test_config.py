@@ -109,7 +109,7 @@ def test_what_is_none_is_named_with_the_file_the_key_and_what_is_allowed(tmp_pat
         'log_level = "loud"\nport = 70000\nx = 1\n',
     )
     result = run("config", "check", str(path), "--json")
-    assert result.exit_code == 2
+    assert result.exit_code == 10
     assert {each["detail"] for each in json.loads(result.stdout)} == {
         f"{path}, max-messages: there is no such setting; is max_messages meant?",
         f"{path}, hots: there is no such setting; is host meant?",
@@ -149,12 +149,12 @@ def test_a_file_that_is_none_is_one_sentence(text: str | None, says: str, tmp_pa
     assert says in str(caught.value)
     for command in (("serve",), ("config", "show"), ("tx-serve",)):
         assert run(*command, "--config", str(path)).exit_code == 2
-    assert found(str(path), code=2) == {"settings": ("failed", str(caught.value))}
+    assert found(str(path), code=10) == {"settings": ("failed", str(caught.value))}
 
 
 def test_what_names_a_secret_that_is_none_is_one_sentence_and_shows_nothing(tmp_path: Path) -> None:
     path = file_of(tmp_path, f'token = "{MARK}"\ntransactions_url = "ftp://ada:{MARK}@h"\nstore = "nothing:{MARK}@h"\n')
-    assert len(found(str(path), code=2)) == 1
+    assert len(found(str(path), code=10)) == 1
     with pytest.raises(ValidationError) as caught:
         Settings(config=path)
     assert MARK not in str(caught.value)
@@ -209,7 +209,7 @@ audit_log = "{tmp_path}/audit.jsonl"
 def test_what_would_not_work_is_found(line: str, what: str, outcome: str, tmp_path: Path) -> None:
     store = "" if line.startswith("store") else 'store = "memory://"'
     path = file_of(tmp_path, f"{line}\nport = 0\n{store}\n")
-    checks = found(str(path), code=2 if outcome == "failed" else 0)
+    checks = found(str(path), code=10 if outcome == "failed" else 0)
     assert checks[what][0] == outcome, checks
 
 
@@ -218,7 +218,7 @@ def test_keys_of_an_issuer_are_read_and_a_port_that_is_taken_is_a_warning(tmp_pa
     lines = f'store = "memory://"\njwt_issuer = "i"\njwt_audience = "a"\njwt_keys = "{keys}"\n'
     keys.write_text("{}")
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        checks = found(str(file_of(tmp_path, f"{lines}port = {listener.getsockname()[1]}\n")), code=2)
+        checks = found(str(file_of(tmp_path, f"{lines}port = {listener.getsockname()[1]}\n")), code=10)
     assert (checks["jwt_keys"], checks["port"][0]) == (("failed", f"{keys}: that is no set of keys"), "warning")
     url = lines.replace(str(keys), "https://login.example.org/keys")
     assert found(str(file_of(tmp_path, f"{url}port = 0\n")))["jwt_keys"][0] == "not checked"

@@ -164,7 +164,7 @@ def test_a_copy_that_is_broken_off_is_not_served_and_goes_on_where_it_was(
         assert serving.exit_code == 1
         assert f"it is half a copy, of {source}; the same `oncelog copy` again" in json.loads(serving.stderr)["detail"]
         compared = run("verify", "--store", source, "--same-as", target, "--json")
-        assert compared.exit_code == 2
+        assert compared.exit_code == 10
         assert f"is half a copy, of {source}" in json.loads(compared.stdout)["problems"][0]
         copied = value(run("copy", source, target, "--json"))  # who was interrupted has left the database
         assert (copied["resumed"], copied["rows"], copied["written"]) == (True, rows + 1, rows + 1 - there)
@@ -233,7 +233,7 @@ def test_each_planted_difference_is_found(small: str, tmp_path: Path) -> None:
     put(database, (Table.MESSAGE, messages[0], None), (Table.MESSAGE, messages[1], bytes(flipped)))
     put(database, (Table.PRODUCER, producer + b"2", rows[Table.PRODUCER, producer]))
     result = run("verify", "--store", small, "--same-as", database, "--json")
-    assert result.exit_code == 2
+    assert result.exit_code == 10
     found = json.loads(result.stdout)
     assert (found["ok"], found["different"], found["damaged"]) == (False, 3, 1)
     assert found["tables"]["MESSAGE"] == {"rows": 3, "different": 2, "damaged": 1}
@@ -241,7 +241,7 @@ def test_each_planted_difference_is_found(small: str, tmp_path: Path) -> None:
     assert f"PRODUCER default/t generation 1 p2: only in {tmp_path}/other" in problems
     assert f"{messages[1][-10:].hex()}: damaged in {tmp_path}/other" in problems
     result = run("verify", "--store", database, "--same-as", small)
-    assert (result.exit_code, result.stderr.count("\n")) == (2, 4)
+    assert (result.exit_code, result.stderr.count("\n")) == (10, 4)
     assert "\nMESSAGE\t2\t2\t1\tno\n" in result.stdout
     for arguments in (("--same-as", small), ("t", "--store", small, "--same-as", small)):
         assert run("verify", *arguments).exit_code == 2, "a comparison goes with a store, and compares all of it"

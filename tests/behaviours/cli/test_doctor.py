@@ -65,20 +65,20 @@ def test_nothing_is_wrong_with_a_service_that_is_well(running: RunningService) -
 
 def test_a_service_that_does_not_answer_is_critical_and_who_has_its_store_is_said(tmp_path: Path) -> None:
     url = stored(tmp_path / "data")
-    found = doctor("--store", url, url=NOBODY, code=2)
+    found = doctor("--store", url, url=NOBODY, code=12)
     assert found.keys() == {"service_silent"}
     assert "no process that is seen from here" in found["service_silent"]["what"]
     with running_service(url):
-        found = doctor("--store", url, url=NOBODY, code=2)
+        found = doctor("--store", url, url=NOBODY, code=12)
         assert found["service_silent"]["about"] == {"pid": os.getpid()}
         assert "has the store" in found["service_silent"]["what"]
-    assert doctor("--store", f"leveldb://{tmp_path}/nothing", url=NOBODY, code=2).keys() == {"service_silent", "store_missing"}
+    assert doctor("--store", f"leveldb://{tmp_path}/nothing", url=NOBODY, code=12).keys() == {"service_silent", "store_missing"}
     assert not (tmp_path / "nothing").exists()
 
 
 def test_why_nothing_answers_is_said(running: RunningService) -> None:
     """Of a service that is there, and is asked as none that speaks TLS."""
-    found = doctor(url=running.url.replace("http://", "https://"), code=2)
+    found = doctor(url=running.url.replace("http://", "https://"), code=12)
     assert "it does not speak TLS" in found["service_silent"]["what"]
 
 
@@ -86,7 +86,7 @@ def test_a_store_that_is_not_whole_is_said_without_opening_it(tmp_path: Path) ->
     url = stored(tmp_path / "data")
     (tmp_path / "data" / "CURRENT").unlink()
     before = {each.name: each.stat().st_mtime_ns for each in (tmp_path / "data").iterdir()}
-    found = doctor("--store", url, url=NOBODY, code=2)
+    found = doctor("--store", url, url=NOBODY, code=12)
     assert found.keys() == {"service_silent", "store_not_whole"}
     assert "oncelog salvage" in found["store_not_whole"]["commands"][0]
     assert {each.name: each.stat().st_mtime_ns for each in (tmp_path / "data").iterdir()} == before
@@ -96,7 +96,7 @@ def test_the_store_of_the_service_that_answers_is_looked_at(tmp_path: Path) -> N
     with running_service(f"leveldb://{tmp_path}/data") as service:
         assert doctor(url=service.url, code=0) == {}
         (tmp_path / "data").chmod(0o755)
-        found = doctor(url=service.url, code=1)
+        found = doctor(url=service.url, code=11)
         assert found.keys() == {"store_open_to_others"}
         [command] = found["store_open_to_others"]["commands"]
         assert os.system(command) == 0
@@ -108,14 +108,14 @@ def test_who_may_not_ask_is_told_which_right_it_takes() -> None:
         secret = client.create_token("reader", ["read:*/*"]).secret
         assert secret is not None
         for token in (secret, "wrong"):
-            found = doctor(url=service.url, code=1, env={"ONCELOG_TOKEN": token})
+            found = doctor(url=service.url, code=11, env={"ONCELOG_TOKEN": token})
             assert found.keys() == {"service_refuses"}
             assert "operate" in found["service_refuses"]["mend"]
 
 
 def test_versions_and_clocks_that_differ_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with running_service(clock=ManualClock(round(time.time() * 1000) - 60_000)) as service:
-        apart = re.search(r"(\d+) s apart", doctor(url=service.url, code=1)["clocks_apart"]["what"])
+        apart = re.search(r"(\d+) s apart", doctor(url=service.url, code=11)["clocks_apart"]["what"])
         assert apart
         assert int(apart[1]) >= 60  # it stands still meanwhile
     with running_service() as service:
@@ -127,11 +127,11 @@ def test_versions_and_clocks_that_differ_are_said(monkeypatch: pytest.MonkeyPatc
 
 
 def test_settings_that_are_none_or_dangerous_are_said(running: RunningService, tmp_path: Path) -> None:
-    found = doctor(url=running.url, code=2, env={"ONCELOG_PORT": "no number"})
+    found = doctor(url=running.url, code=12, env={"ONCELOG_PORT": "no number"})
     assert "ONCELOG_PORT" in found["settings_wrong"]["what"]
-    found = doctor(url=running.url, code=1, env={"ONCELOG_MIN_FREE_BYTES": "0"})
+    found = doctor(url=running.url, code=11, env={"ONCELOG_MIN_FREE_BYTES": "0"})
     assert "full disk stops the store" in found["settings_risky"]["what"]
-    found = doctor(url=running.url, code=1, env={"ONCELOG_STORE": "memory://"})
+    found = doctor(url=running.url, code=11, env={"ONCELOG_STORE": "memory://"})
     assert "is in memory" in found["settings_risky"]["what"]
     alarms = list(of_settings(Settings(cache_bytes=2**60)))
     assert any("cache_bytes" in each.what for each in alarms)
@@ -139,7 +139,7 @@ def test_settings_that_are_none_or_dangerous_are_said(running: RunningService, t
 
 def test_a_store_that_is_none_is_no_alarm_but_a_mistake() -> None:
     assert run("doctor", "--store", "nothing", url=NOBODY).exit_code == 2
-    assert run("doctor", "--store", "postgresql://u:p@127.0.0.1:1/x", url=f"http://127.0.0.1:{free_port()}").exit_code == 2
+    assert run("doctor", "--store", "postgresql://u:p@127.0.0.1:1/x", url=f"http://127.0.0.1:{free_port()}").exit_code == 12
 
 
 # --- what the system says

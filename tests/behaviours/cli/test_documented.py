@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from oncelog_service.cli import app
+from oncelog_service.cli.frame.lazy import Later
 from oncelog_service.config import Settings
 from tests.behaviours.cli.support import run
 
@@ -22,6 +23,8 @@ for each in ("oncelog serve", "oncelog config show"):
 
 
 def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(command, Later):
+        command = command.real()
     if hasattr(command, "commands"):
         for name, sub in command.commands.items():
             yield from _commands(sub, f"{path} {name}")

@@ -70,7 +70,7 @@ def test_those_that_run_for_long_wait_for_a_service_that_restarts(monkeypatch: p
         patience.append(retry)
         raise ValueError
 
-    monkeypatch.setattr(session, "Client", client)
+    monkeypatch.setattr("oncelog.client.Client", client)
     for arguments in (["publish", "t"], ["read", "t"], ["topic", "list"]):
         assert run(*arguments).exit_code == 2
     assert patience == [RETRY_SECONDS, RETRY_SECONDS, session.PATIENCE_SECONDS]
@@ -195,7 +195,7 @@ def test_what_does_not_get_the_expected_offset_is_not_stored_nor_is_anything_aft
     value(run("publish", "t", "1", "2", "--json", url=running.url))
     refused = run("publish", "t", *"abcdef", "--expect-offset", "1", *numbered, "--json", url=running.url)
     problem = json.loads(refused.stderr)
-    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert (refused.exit_code, refused.stdout) == (6, "")
     assert (problem["code"], problem["expected"], problem["actual"], problem["failed_message"]) == ("offset_mismatch", 1, 3, 0)
     assert (problem["stored"], problem["definite"]) == (0, True)
     assert payloads(running.url, "t") == [b"0", b"1", b"2"]
@@ -288,7 +288,7 @@ def test_a_file_that_grows_is_resumed_and_one_that_has_changed_is_refused(
     assert _ids(running.url) == expected
     changed = run(*arguments, str(make(tmp_path, [*ids, 99], **{f"n{ids[-1]}": "changed"})), url=running.url)
     problem = json.loads(changed.stderr)
-    assert (changed.exit_code, problem["code"], problem["failed_message"]) == (1, "sequence_reused", 11)
+    assert (changed.exit_code, problem["code"], problem["failed_message"]) == (6, "sequence_reused", 11)
     assert "the input has changed since, or is another one" in problem["detail"]
     moved = run(*arguments, str(make(tmp_path, [*ids[:4], *ids[5:], 99])), url=running.url)
     if numbers == "line":  # every row behind the one that has gone has another number
@@ -379,7 +379,7 @@ def test_a_dry_run_reads_all_of_it_and_changes_nothing(running: RunningService, 
         found = value(run(*arguments, "--dry-run", url=running.url, stdin=b"id\n1\n2\n30\n"))
         assert (found["messages"], found["skipped"], found["largest"]) == (1, 2, len('{"id":"30"}'))
         assert run(*arguments, "--dry-run", url=running.url, stdin=b"id\n1\nx\n").exit_code == 1
-        assert run("publish", "nowhere", "--dry-run", "--producer", "p", "a", url=running.url).exit_code == 1
+        assert run("publish", "nowhere", "--dry-run", "--producer", "p", "a", url=running.url).exit_code == 4
         assert client.producer("t", "p").epoch == epoch
     assert _ids(running.url) == [1, 2]
 

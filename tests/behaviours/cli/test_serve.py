@@ -62,7 +62,7 @@ def test_options_and_environment_reach_the_service_and_people_get_one_line(tmp_p
         line = service.stdout.readline().decode()
         url = line.removeprefix("oncelog serves ").partition(",")[0]
         assert line == f"oncelog serves {url}, data in memory://\n"
-        assert run("topic", "create", "t", url=url).exit_code == 1
+        assert run("topic", "create", "t", url=url).exit_code == 5
         assert run("topic", "create", "t", "--token", "s3cret", url=url).exit_code == 0
         with Client(url, token="s3cret") as client:
             assert client.stats("t").deduplication is False

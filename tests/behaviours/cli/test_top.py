@@ -71,7 +71,7 @@ def test_on_a_terminal_it_is_shown_in_place_and_ctrl_c_ends_it(busy: RunningServ
 
 
 def test_without_a_service_it_says_so() -> None:
-    assert run("top", "--once", url="http://127.0.0.1:1").exit_code == 1
+    assert run("top", "--once", url="http://127.0.0.1:1").exit_code == 3
 
 
 def test_what_is_not_counted_is_no_zero(busy: RunningService) -> None:

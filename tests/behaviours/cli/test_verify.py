@@ -62,19 +62,19 @@ def test_a_sound_store_is_found_sound_running_and_stopped_all_of_it_or_what_is_c
         assert run("verify", url=service.url).stdout.count("yes") == 3
         assert _verified(value(run("verify", "b", "--json", url=service.url))) == ALL[1:2]
         assert _verified(value(run("verify", "--namespace", "other", "--json", url=service.url))) == ALL[2:]
-        assert run("verify", "nowhere", url=service.url).exit_code == 1
-    assert run("verify", "nowhere", "--store", store).exit_code == 1
+        assert run("verify", "nowhere", url=service.url).exit_code == 4
+    assert run("verify", "nowhere", "--store", store).exit_code == 4
 
 
 def test_a_lost_message_is_found_running_and_stopped(store: str) -> None:
     _lose_a_message(store, "b")
     for again in range(2):  # the first one stopped the store cleanly; that must not have covered anything up
         result = run("verify", "--store", store)
-        assert result.exit_code == 2, again
+        assert result.exit_code == 10, again
         assert result.stdout.count("yes") == 2
         assert "default/b: " in result.stderr
     with running_service(store) as service:
-        assert run("verify", "b", "--json", url=service.url).exit_code == 2
+        assert run("verify", "b", "--json", url=service.url).exit_code == 10
         assert run("verify", "a", url=service.url).exit_code == 0
 
 

@@ -20,6 +20,7 @@ from oncelog import Client
 from oncelog.errors import ConnectionFailed, NotAllowed, OncelogError, Unauthorized
 from oncelog.http.credentials import shown
 from oncelog.wire.overview import SEVERITIES, Alarm, Overview
+from oncelog_service.cli.frame.codes import CRITICAL, OK, WARNING
 from oncelog_service.cli.health import outside
 from oncelog_service.cli.output import iso_time
 from oncelog_service.cli.session import Session, command
@@ -29,7 +30,7 @@ from oncelog_service.storage.files.directory import holder_of
 from oncelog_service.storage.open import path_of, store_opener
 from oncelog_service.watch.rules import CLOCKS_APART_MS, count, span
 
-_EXIT = {"critical": 2, "warning": 1, "info": 0}
+_EXIT = {"critical": CRITICAL, "warning": WARNING, "info": OK}
 _STYLE = {"critical": "bold red", "warning": "bold yellow", "info": "bold"}
 
 
@@ -47,7 +48,8 @@ def doctor(
 ) -> None:
     """Say what is wrong with the service, its disk and its settings, and how to mend it; the most severe first.
 
-    Changes nothing, and works also while the service does not answer. Exits with 2 if anything is critical, with 1 for a warning.
+    Changes nothing, and works also while the service does not answer. Exits with 12 if anything is critical, else with 11 for a
+    warning.
     """
     if store is not None:
         _check_store(store)

@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from oncelog.wire.models import AtomicOutcome, AtomicTopic
+from oncelog_service.cli.frame.lazy import noun
 from oncelog_service.cli.output import iso_time
 from oncelog_service.cli.session import Session, Yes, command
 
-group = typer.Typer(help="List, show and abort atomic commits; show and forget their producers.", no_args_is_help=True)
+group = noun()
 
 Transaction = Annotated[str, typer.Argument(metavar="ID", help="Id of the transaction.", show_default=False)]
 

@@ -8,10 +8,11 @@ import typer
 
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import NamespacePolicies
+from oncelog_service.cli.frame.lazy import noun
 from oncelog_service.cli.session import Session, command
 from oncelog_service.cli.values import Full, Policy
 
-group = typer.Typer(help="List namespaces; show and set what holds for their topics.", no_args_is_help=True)
+group = noun()
 
 _QUOTAS = ("max_messages_per_second", "max_bytes_per_second", "max_bytes")
 _WORDS = {None: Policy.INHERIT, True: Policy.ON, False: Policy.OFF}

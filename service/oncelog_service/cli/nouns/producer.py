@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from oncelog_service.cli.frame.lazy import noun
 from oncelog_service.cli.session import Session, Topic, Yes, command
 
-group = typer.Typer(help="List, show and forget the producers of a topic; ask why a message was dropped.", no_args_is_help=True)
+group = noun()
 
 Name = Annotated[str, typer.Argument(help="Name of the producer.", show_default=False)]
 

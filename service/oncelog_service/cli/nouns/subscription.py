@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
+from oncelog_service.cli.frame.lazy import noun
 from oncelog_service.cli.session import Session, Topic, Yes, command
 from oncelog_service.cli.values import parse_start
 
-group = typer.Typer(help="List, show, move and delete the subscriptions of a topic: cursors of consumers.", no_args_is_help=True)
+group = noun()
 
 _COLUMNS = ("name", "epoch", "cursor", "lag", "lost", "oldest_ms", "heard_ms", "held_by", "held_since_ms")
 

@@ -9,6 +9,7 @@ import typer
 
 from oncelog.wire.models import CreatedToken
 from oncelog.wire.models import Token as Listed
+from oncelog_service.cli.frame.lazy import noun
 from oncelog_service.cli.session import Session, Yes, command
 
 Store = Annotated[
@@ -16,7 +17,7 @@ Store = Annotated[
     typer.Option("--store", help="Open this store itself, which no service has open, or several share.", show_default=False),
 ]
 
-group = typer.Typer(help="Make, list and revoke tokens: who may do what.", no_args_is_help=True)
+group = noun()
 
 
 @command(group, "create", namespaced=False)

@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
+from oncelog_service.cli.frame.lazy import noun
 from oncelog_service.cli.output import held_text
 from oncelog_service.cli.session import Session, Topic, Yes, command
 from oncelog_service.cli.values import Policy, parse_bound, parse_message_id, parse_properties
 
-group = typer.Typer(help="Create, list, show, update and delete topics.", no_args_is_help=True)
+group = noun()
 
 Properties = Annotated[list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property; repeatable.")]
 Ttl = Annotated[int | None, typer.Option("--ttl", min=1, help="Seconds that messages live.")]

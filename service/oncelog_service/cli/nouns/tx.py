@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
+from oncelog_service.cli.frame.lazy import noun
 from oncelog_service.cli.output import iso_time
 from oncelog_service.cli.session import Session, Yes, command
 from oncelog_service.cli.values import parse_time
 
-group = typer.Typer(help="List, show and end transactions; prune the list of invalid ones.", no_args_is_help=True)
+group = noun()
 
 _LARGEST = 2**63 - 1
 Pointer = Annotated[

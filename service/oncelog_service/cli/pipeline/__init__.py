@@ -7,13 +7,13 @@ from collections.abc import MutableMapping
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
+from oncelog_service.cli.frame.codes import ERROR
+from oncelog_service.cli.frame.lazy import Group, noun
 from oncelog_service.cli.output import Output
-from oncelog_service.cli.session import ERROR
 
 
-class _Pipelines(TyperGroup):
+class _Pipelines(Group):
     """Its commands are made of the jobs when they are first asked for: that loads PySpark, which no other command needs."""
 
     _made: MutableMapping[str, Any] | None = None
@@ -34,7 +34,7 @@ class _Pipelines(TyperGroup):
         """Click sets those of a group that it makes, which are none."""
 
 
-group = typer.Typer(cls=_Pipelines, help="Run a pipeline on Spark: archive, backfill, audit.", no_args_is_help=True)
+group = noun(_Pipelines)
 
 
 def refused(out: Output, code: str, detail: str) -> typer.Exit:

@@ -16,9 +16,10 @@ from oncelog.spark import jobs
 from oncelog.spark.jobs.audit_report import TOPIC_COLUMNS, topic_row
 from oncelog.spark.jobs.progress import follow
 from oncelog.wire.models import TopicAsked
+from oncelog_service.cli.frame.codes import FOUND
 from oncelog_service.cli.pipeline.parameters import parameters
 from oncelog_service.cli.pipeline.running import running_spark, shown
-from oncelog_service.cli.session import ERROR, Session, command
+from oncelog_service.cli.session import Session, command
 from oncelog_service.cli.values import parse_pairs
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def audit(
     allow_holes: bool,
     report: Path | None,
 ) -> None:
-    """Look for duplicates, gaps, disorder and what the service's maps say otherwise. Exits with 1 on a violation."""
+    """Look for duplicates, gaps, disorder and what the service's maps say otherwise. Exits with 10 on a violation."""
     if path is None:
         if not topics:
             raise typer.BadParameter("name topics, or an archive with --archive", param_hint="TOPIC")
@@ -132,7 +133,7 @@ def audit(
             found = jobs.audit_archive(running, path, topics or None, **both, offline=offline, allow_holes=allow_holes)
     _show(session, found, report)
     if not found.ok:
-        raise typer.Exit(ERROR)
+        raise typer.Exit(FOUND)
 
 
 def _show(session: Session, found: Audit, report: Path | None) -> None:

@@ -12,8 +12,9 @@ import typer
 from rich.filesize import decimal
 
 from oncelog.wire import models
+from oncelog_service.cli.frame.codes import FOUND
 from oncelog_service.cli.output import Output, iso_time, progress_bar
-from oncelog_service.cli.session import ERROR, FAILED, Session
+from oncelog_service.cli.session import Session, confirm
 from oncelog_service.cli.stores.opening import CannotOpen, check_store, ending, opened
 from oncelog_service.cli.stores.verify import note_problems, over_store
 from oncelog_service.storage.backup.archive import Archive, Backup, BackupDamaged, BackupError
@@ -90,11 +91,11 @@ def list_backups(out: Output, directory: Path) -> None:
     for each in damages:
         out.note(each)
     if damages:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(FOUND)
 
 
 def verify_backup(out: Output, directory: Path, number: int | None) -> None:
-    """Reads every byte of a backup, opens it elsewhere and verifies its topics; exits with 2 if anything is wrong."""
+    """Reads every byte of a backup, opens it elsewhere and verifies its topics; exits with 10 if anything is wrong."""
     archive = Archive(directory)
     with _ending(out, "backup"), tempfile.TemporaryDirectory(prefix="oncelog-backup-") as name:
         backup = _chosen(archive, number)
@@ -111,9 +112,7 @@ def verify_backup(out: Output, directory: Path, number: int | None) -> None:
 def prune_backups(out: Output, directory: Path, keep: int, yes: bool) -> None:
     """Deletes all but the newest backups, and prints what went. Asks first, unless ``yes``."""
     archive = Archive(directory)
-    if not yes and not typer.confirm(f"delete all backups in {directory} but the newest {keep}?", err=True):
-        out.failure({"title": "Declined", "code": "declined", "detail": "nothing was done"}, "nothing was done")
-        raise typer.Exit(ERROR)
+    confirm(out, f"delete all backups in {directory} but the newest {keep}?", yes)
     with _ending(out, "backup"), archive.kept():
         going, freed = archive.delete(keep)
     value = {"deleted": going, "bytes": freed, "kept": archive.numbers()}
@@ -170,7 +169,7 @@ def _verified(
     out.result(value, f"{text}: {of}" if ok else f"backup {backup.number} is damaged: {of}")
     note_problems(out, found)
     if not ok:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(FOUND)
 
 
 @contextmanager
@@ -186,7 +185,7 @@ def _ending(out: Output, verb: str) -> Iterator[None]:
                 raise CannotOpen(str(error)) from error
     except BackupDamaged as damage:
         out.failure({"title": "A backup is damaged", "code": "backup_damaged", "detail": str(damage)}, f"damaged: {damage}")
-        raise typer.Exit(FAILED) from None
+        raise typer.Exit(FOUND) from None
 
 
 def _now_ms() -> int:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from oncelog_service.cli.frame.lazy import noun
 from oncelog_service.cli.output import Output
 from oncelog_service.cli.session import Json, Session, Yes, command
 
@@ -20,7 +21,7 @@ Target = Annotated[str, typer.Argument(metavar="TO", help="URL of an empty store
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of backups.", show_default=False)]
 Number = Annotated[int | None, typer.Option("--backup", min=1, help="Number of the backup; else the newest.", show_default=False)]
 
-backups = typer.Typer(help="Back a running store up; list, prove and prune backups.", no_args_is_help=True)
+backups = noun()
 
 
 def register(app: typer.Typer) -> None:
@@ -47,7 +48,7 @@ def verify(
         typer.Option("--same-as", help="Compare every row of --store with this store's, as after a copy.", show_default=False),
     ] = None,
 ) -> None:
-    """Read every message of the logs again, rebuild the maps from them and compare. Exits with 2 if anything is wrong."""
+    """Read every message of the logs again, rebuild the maps from them and compare. Exits with 10 if anything is wrong."""
     if same_as is not None:
         if store is None or topics or namespace is not None:
             raise typer.BadParameter("goes with --store, and compares all of it", param_hint="--same-as")
@@ -107,7 +108,7 @@ def list_(directory: Directory, as_json: Json = False) -> None:
 
 @backups.command("verify")
 def verify_(directory: Directory, number: Number = None, as_json: Json = False) -> None:
-    """Read every byte of a backup, open it elsewhere, and verify its topics. Exits with 2 if anything is wrong."""
+    """Read every byte of a backup, open it elsewhere, and verify its topics. Exits with 10 if anything is wrong."""
     from oncelog_service.cli.stores.backup import verify_backup
 
     verify_backup(Output(as_json), directory, number)

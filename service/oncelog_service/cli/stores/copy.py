@@ -9,8 +9,8 @@ from contextlib import ExitStack, closing, contextmanager
 import typer
 from rich.filesize import decimal
 
+from oncelog_service.cli.frame.codes import INTERRUPTED
 from oncelog_service.cli.output import Output, progress_bar
-from oncelog_service.cli.session import INTERRUPTED
 from oncelog_service.cli.stores.opening import TELLING_ROWS, check_store, ending, opened, served_named, show, size_of
 from oncelog_service.cluster.unserved import Kept, Served, Unserved
 from oncelog_service.storage.copying import Copied, begin_copy, copy_rows, end_copy, set_copy_row

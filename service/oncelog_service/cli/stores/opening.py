@@ -12,9 +12,9 @@ from rich.filesize import decimal
 from rich.progress import Progress, TaskID
 
 from oncelog.errors import OncelogError
+from oncelog_service.cli.frame.codes import ERROR
 from oncelog_service.cli.output import Output
 from oncelog_service.cli.serve import data_of, why_not_open
-from oncelog_service.cli.session import ERROR
 from oncelog_service.cluster.unserved import Served
 from oncelog_service.storage.copying import TABLES, CopyRefused, pieces
 from oncelog_service.storage.files.directory import private

@@ -13,8 +13,8 @@ import typer
 from rich.filesize import decimal
 
 from oncelog_service.atomic.recovery import find
+from oncelog_service.cli.frame.codes import FOUND
 from oncelog_service.cli.output import Output, progress_bar
-from oncelog_service.cli.session import FAILED
 from oncelog_service.cli.stores.opening import TELLING_ROWS, check_store, ending, opened, show
 from oncelog_service.cli.stores.rows import ON_DISK, shown_key
 from oncelog_service.log.keep.losses import (
@@ -86,7 +86,7 @@ def salvage_store(out: Output, source: str, target: str, accept_losses: bool) ->
     out.result(value, "\n".join(lines))
     if not accept_losses:
         out.note("no service opens it: look at what is lost, then run the same command with --accept-losses")
-        raise typer.Exit(FAILED)
+        raise typer.Exit(FOUND)
 
 
 def _begin(store: Store, source: str) -> bool:

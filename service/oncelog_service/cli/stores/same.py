@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import typer
 from rich.progress import Progress
 
+from oncelog_service.cli.frame.codes import FOUND
 from oncelog_service.cli.output import Output, progress_bar
 from oncelog_service.cli.serve import data_of
-from oncelog_service.cli.session import FAILED
 from oncelog_service.cli.stores.opening import TELLING_ROWS, check_store, ending, opened, show, size_of
 from oncelog_service.cli.stores.rows import ON_DISK, READ, shown_key
 from oncelog_service.cluster.unserved import Unserved
@@ -50,7 +50,7 @@ def verify_same(out: Output, store: str, same_as: str) -> None:
     for problem in found.problems:
         out.note(problem)
     if not found.ok:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(FOUND)
 
 
 @dataclass(slots=True)

@@ -13,8 +13,9 @@ from rich.progress import Progress, TaskID
 from oncelog.errors import TopicDamaged, TopicNotFound
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Verification
+from oncelog_service.cli.frame.codes import FOUND
 from oncelog_service.cli.output import Output, progress_bar
-from oncelog_service.cli.session import FAILED, Session
+from oncelog_service.cli.session import Session
 from oncelog_service.cli.settings import settings_from
 from oncelog_service.cli.stores.opening import check_store, ending, opening, served_named
 from oncelog_service.clock import SystemClock
@@ -34,7 +35,7 @@ NOT_SERVED = "http://oncelog-verify.invalid"
 
 
 def verify_topics(session: Session, topics: Sequence[str], namespace: str | None, store: str | None) -> None:
-    """Verifies topics of a running service, or of a ``store``, and prints what was found. Exits with 2 if anything is wrong."""
+    """Verifies topics of a running service, or of a ``store``, and prints what was found. Exits with 10 if anything is wrong."""
     with progress_bar(session.out.as_json, "{task.fields[messages]:,} messages") as bar:
         if store is None:
             found = [_over_http(session, name, bar) for name in _names_over_http(session, topics, namespace)]
@@ -43,7 +44,7 @@ def verify_topics(session: Session, topics: Sequence[str], namespace: str | None
     session.out.rows(found, ("namespace", "topic", "generation", "messages", "producers", "duplicates", "ok"))
     note_problems(session.out, found)
     if not all(each.ok for each in found):
-        raise typer.Exit(FAILED)
+        raise typer.Exit(FOUND)
 
 
 def note_problems(out: Output, found: Sequence[Verification]) -> None:

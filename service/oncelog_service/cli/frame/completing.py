@@ -1,0 +1,94 @@
+"""What the shell is offered where a name is due: of contexts, namespaces, topics, producers, subscriptions.
+
+Names are asked of the service that the line so far names. Nobody waits for it, and nothing is ever said: where it is away, or
+refuses, there is nothing to offer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from oncelog_service.cli.frame.connection import OPTIONS, STORES, Connection, chosen
+from oncelog_service.cli.frame.contexts import load, path_of
+
+if TYPE_CHECKING:
+    from oncelog.client import Client
+
+SECONDS = 1.0
+"""For an answer; a key was pressed, and the line waits."""
+MOST = 1_000
+
+Ask = Callable[["Client", str, Any], Sequence[str]]
+
+
+def contexts(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of contexts."""
+    try:
+        return [name for name in load(path_of(os.environ)).known if name.startswith(incomplete)]
+    except Exception:
+        return []
+
+
+def namespaces(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of namespaces."""
+    return _asked(ctx, incomplete, lambda client, _namespace, _params: client.namespaces())
+
+
+def topics(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of topics in the namespace of the line."""
+    return _asked(ctx, incomplete, lambda client, namespace, _params: client.topics(namespace))
+
+
+def producers(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of producers on the topic of the line."""
+    return _asked(ctx, incomplete, lambda client, namespace, params: _names(client.producers(params["topic"], namespace)))
+
+
+def subscriptions(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of subscriptions on the topic of the line."""
+    return _asked(ctx, incomplete, lambda client, namespace, params: _names(client.subscriptions(params["topic"], namespace)))
+
+
+def _names(found: Iterable[Any]) -> list[str]:
+    return [each.name for each in found]
+
+
+def _asked(ctx: typer.Context, incomplete: str, ask: Ask) -> list[str]:
+    """What the service answers of what begins so; whatever goes wrong, nothing."""
+    try:
+        options = {name: _text(ctx.params.get(name)) for name in (*OPTIONS, "context")}
+        connection = chosen(options, os.environ, lambda: load(path_of(os.environ)))
+        if connection.url.startswith(STORES):
+            return []  # a store of this machine: to press a key opens none
+        with _silent(), _client(connection) as client:
+            found = ask(client, connection.namespace, ctx.params)
+        return sorted(name for name in found if name.startswith(incomplete))[:MOST]
+    except Exception:
+        return []
+
+
+def _client(connection: Connection) -> Client:
+    from oncelog.client import Client
+
+    os.environ.update(connection.variables())
+    return Client(connection.url, token=connection.token(), timeout=SECONDS, retry=0)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    import logging
+
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
