@@ -14,11 +14,12 @@ from uuid import uuid4
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opentelemetry.sdk.trace import TracerProvider
 from sqlalchemy import Engine, StaticPool, create_engine, delete, select, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from oncelog import Client, Outbox, OutboxRelay, Reader
+from oncelog import Client, Outbox, OutboxRelay, Reader, telemetry
 from oncelog.errors import (
     CodecError,
     ConnectionFailed,
@@ -143,6 +144,31 @@ def test_a_message_is_published_if_and_only_if_its_transaction_commits(engine: E
     assert (message.payload, message.key, message.properties, message.ttl) == (b"one", b"k", {"colour": "grün"}, 1000)
     assert (message.producer, message.sequence_id) == (shop.outbox.name, 0)
     assert shop.left() == 0
+
+
+def test_a_message_goes_on_in_the_trace_in_which_it_was_added(engine: Engine, client: Client, topic: str) -> None:
+    shop, provider = Shop(engine, client), TracerProvider()
+    given = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    with Session(shop.engine) as session, session.begin():
+        shop.outbox.add(session, topic, b"off")
+        telemetry.instrument(provider)
+        try:
+            shop.outbox.add(session, topic, b"in no span")
+            with provider.get_tracer("test").start_as_current_span("order") as span:
+                shop.outbox.add(session, topic, b"one", properties={"colour": "grün"})
+                shop.outbox.add(session, topic, b"given", properties=given)
+                shop.outbox.add(session, topic, b"x" * (256 << 10))
+        finally:
+            telemetry.uninstrument()
+    assert shop.relay().run_once() == 5
+    with Reader(topic, client=client, timeout=0) as reader:
+        off, outside, one, own, large = (message.properties for message in reader)
+    context = span.get_span_context()
+    assert one == {
+        "traceparent": f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}",
+        "colour": "grün",
+    }
+    assert (off, outside, own, large) == ({}, {}, given, {})
 
 
 def test_any_payload_arrives_as_it_was_and_a_codec_makes_one(shop: Shop) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client.parser import text_string_to_metric_families
 
 from oncelog import Client, Producer, Reader, telemetry
+from oncelog.errors import StorageUnavailable
 from oncelog_service.config import Settings
+from oncelog_service.rest.answer import Answer
+from oncelog_service.rest.exchange import Head
+from oncelog_service.telemetry.spans import RequestSpans
 from tests.patience import until
 from tests.world.collector import Collector, collecting, said
 from tests.world.service import ServiceProcess, free_port
@@ -80,6 +85,40 @@ def test_each_request_is_a_span_below_that_of_who_sent_it(collector: Collector, 
     assert collector.resources[0]["service.name"] == "oncelog"
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert {line["trace"] for line in lines if line.get("request") == "mine"} == {trace}
+
+
+@pytest.mark.parametrize("how", ["read", "left", "failed", "never begun"])
+async def test_the_span_of_an_answer_line_by_line_ends_as_its_lines_do(how: str) -> None:
+    provider, exporter, gone = TracerProvider(), InMemorySpanExporter(), list[str]()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+
+    async def lines() -> AsyncGenerator[bytes, None]:
+        try:
+            yield b"1"
+            if how == "failed":
+                raise StorageUnavailable("the store is closed")
+            yield b"2"
+        finally:
+            gone.append(how)
+
+    async def answer(body: bytes) -> Answer:
+        return Answer(lines(), "text/plain")
+
+    head = Head("POST", "/", b"", "/", {})
+    answered = await RequestSpans(provider.get_tracer("test")).around(answer, "/", {}, "", head)(b"")
+    assert not isinstance(answered.body, bytes)
+    with suppress(StorageUnavailable):
+        async with aclosing(answered.body) as body:
+            assert exporter.get_finished_spans() == ()
+            if how != "never begun":
+                assert await anext(body) == b"1"
+                assert exporter.get_finished_spans() == ()
+            if how in ("read", "failed"):
+                assert [line async for line in body] == [b"2"]
+    (span,) = exporter.get_finished_spans()
+    assert span.attributes is not None
+    assert span.attributes.get("error.type") == ("storage_unavailable" if how == "failed" else None)
+    assert gone == ([] if how == "never begun" else [how])
 
 
 def test_what_is_refused_for_its_size_is_a_span_too(collector: Collector, tmp_path: Path) -> None:

@@ -493,8 +493,8 @@ class HttpConnection(asyncio.Protocol):
         if isinstance(body, bytes):
             await self._write(head, b"" if exchange.head.method == "HEAD" else body)
             return
-        await self._write(head)
         async with aclosing(body) as lines:
+            await self._write(head)
             async for line in lines:
                 await self._write(b"%x\r\n%b\r\n" % (len(line), line))
         await self._write(b"0\r\n\r\n")

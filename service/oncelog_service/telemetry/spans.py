@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
 from opentelemetry import context as current
@@ -47,6 +47,8 @@ class RequestSpans:
             finally:
                 current.detach(token)
             span.set_attribute("http.response.status_code", answered.status)
+            if not isinstance(answered.body, bytes):  # line by line: the work is still to be done
+                return answered._replace(body=_Spanned(span, answered.body))
             span.end()
             return answered
 
@@ -68,6 +70,37 @@ class RequestSpans:
         parent = _propagator.extract(carrier, Context())
         name = head.method if route is None else f"{head.method} {route}"
         return self._tracer.start_span(name, parent, SpanKind.SERVER, said)
+
+
+class _Spanned(AsyncGenerator[bytes, None]):
+    """The lines of an answer, whose span ends as they do: with the last one, with an error, or when nobody wants more of them.
+
+    No generator itself: one that was closed before its first line would never have run.
+    """
+
+    def __init__(self, span: Span, lines: AsyncGenerator[bytes, None]) -> None:
+        self._span = span
+        self._lines = lines
+
+    async def asend(self, value: None) -> bytes:
+        try:
+            return await self._lines.asend(value)
+        except StopAsyncIteration:
+            self._span.end()
+            raise
+        except BaseException as error:
+            _end(self._span, error)
+            raise
+
+    async def athrow(self, *given: Any) -> bytes:
+        return await self._lines.athrow(*given)
+
+    async def aclose(self) -> None:
+        try:
+            await self._lines.aclose()
+        finally:
+            if self._span.is_recording():
+                self._span.end()
 
 
 def _end(span: Span, error: BaseException) -> None:

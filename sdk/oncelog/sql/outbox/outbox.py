@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from oncelog.codecs import codec_for
+from oncelog.process.tracing import switch
 from oncelog.sql.table import NAME_LIMIT, TableOnDemand, Working, create_missing, now_ms
-from oncelog.values.outgoing import checked_extras, encode_value
+from oncelog.values.outgoing import CARRIES, Outgoing, carrying, checked_extras, encode_value, size_of
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import NAMESPACE_PATTERN, PRODUCER_PATTERN, TOPIC_PATTERN
 
@@ -124,6 +125,10 @@ class Outbox:
             raise ValueError(f"not the name of a namespace: {namespace[:100]!r}")
         data = encode_value(payload, self._codec)
         key = checked_extras(key, properties, ttl)
+        tracing = switch.tracing
+        if tracing is not None:
+            message = Outgoing(data, key=key, properties=properties, size=size_of(data, key, properties))
+            properties = carrying(message, tracing.headers(), CARRIES).properties
         written = json.dumps(dict(properties)) if properties else None
         connection = self._on_demand.connection(session)
         row = {
