@@ -132,6 +132,10 @@ def _issuer(settings: Settings) -> Issuer | None:
     return Issuer(settings.jwt_issuer, settings.jwt_audience, settings.jwt_keys, settings.jwt_grants_claim)
 
 
+def _later(seconds: float, call: Callable[[], None]) -> object:
+    return asyncio.get_running_loop().call_later(seconds, call)
+
+
 class Service:
     """Serves one store. Everything runs on the event loop that :meth:`start` was called on."""
 
@@ -159,14 +163,12 @@ class Service:
         principal_rates = Rates(settings.max_principal_messages_per_second, settings.max_principal_bytes_per_second)
         self.principal_quotas = Quotas("a principal of this service", principal_rates)
         """What each principal may send."""
-        self.turns = Turns(
-            settings.max_inflight_bytes, lambda seconds, call: asyncio.get_running_loop().call_later(seconds, call)
-        )
+        self.turns = Turns(settings.max_inflight_bytes, _later)
         """Whose request is written next. It outlives the openings of the store."""
         self.background = Background(clock)
         self.traffic = Traffic()
         self.access = Access(settings.token, clock.now_ms, locked=settings.is_locked, issuer=_issuer(settings))
-        self.audit = Audit(settings.audit_log)
+        self.audit = Audit(settings.audit_log, _later)
         self.draining = False
         """It is about to stop: clients are to go elsewhere."""
         self._running: list[asyncio.Task[None]] = []

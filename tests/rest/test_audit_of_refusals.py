@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +15,7 @@ import pytest
 import requests
 
 from oncelog.errors import NotServedHere
+from oncelog_service.access.audit import ADDRESSES, NAMELESS_LINES, NAMELESS_SECONDS, Asked, Audit
 from oncelog_service.rest import server
 from tests.access.carrying import Carrying
 from tests.patience import until
@@ -69,6 +71,72 @@ def test_a_line_is_no_longer_than_an_address_may_be(house: House) -> None:
     assert house.last[0] is None
     assert house.last[2].endswith("... (60030 characters)")
     assert house.path.stat().st_size - before < 20_000, "nor is the disk filled by whoever reaches the port"
+
+
+class Kept:
+    """An audit log whose minutes end when it is told."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.later: list[tuple[float, Callable[[], None]]] = []
+        self.audit = Audit(path, lambda seconds, call: self.later.append((seconds, call)))
+
+    def note(self, peer: str, principal: str | None = None, code: str | None = "unauthorized", times: int = 1) -> None:
+        for _ in range(times):
+            self.audit.note(Asked(1_000, principal, peer, "POST", TOKENS), 401 if code else 200, code)
+
+    def minute_ends(self) -> None:
+        [(seconds, call)] = self.later
+        assert seconds == NAMELESS_SECONDS
+        self.later.clear()
+        call()
+
+    def lines(self) -> list[tuple[str | None, str | None, int | None]]:
+        """(principal, from, refused) of those since this was asked last."""
+        found = [json.loads(line) for line in self.path.read_text().splitlines()]
+        self.path.write_text("")
+        return [(each["principal"], each["from"], each.get("refused")) for each in found]
+
+
+def test_who_asks_again_and_again_without_a_credential_fills_no_disk_and_hides_nobody(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "audit.jsonl")
+    kept.note("a", times=1_000)
+    kept.note("b", times=2)
+    kept.note("a", "ada", times=100)
+    kept.note("a", "ada", None, times=100)
+    assert Counter(kept.lines()) == {(None, "a", None): NAMELESS_LINES, (None, "b", None): 2, ("ada", "a", None): 200}
+    kept.minute_ends()
+    assert kept.lines() == [(None, "a", 1_000 - NAMELESS_LINES)]
+    kept.note("a", times=NAMELESS_LINES + 1)
+    assert kept.lines() == [(None, "a", None)] * NAMELESS_LINES
+    kept.audit.close()
+    assert kept.lines() == [(None, "a", 1)], "a stop says what has not been said"
+    kept.minute_ends()
+    assert kept.lines() == []
+
+
+def test_who_has_many_addresses_fills_no_disk_either(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "audit.jsonl")
+    for number in range(ADDRESSES + 500):
+        kept.note(str(number))
+    assert len(kept.lines()) == ADDRESSES + NAMELESS_LINES
+    kept.note("0")
+    assert kept.lines() == [(None, "0", None)]
+    kept.minute_ends()
+    assert kept.lines() == [(None, None, 500 - NAMELESS_LINES)]
+
+
+def test_refusals_without_a_credential_are_bounded_where_they_are_answered(house: House) -> None:
+    with requests.Session() as session:
+        for _ in range(NAMELESS_LINES + 5):
+            assert session.delete(house.service.url + TOKENS + "/x", timeout=60).status_code == 401
+    assert house.ada.request("DELETE", TOKENS + "/x").status_code == 404
+    house.service.stop()
+    until(lambda: house.path.read_text().count("refused") == 1, "the count is there")
+    lines = [json.loads(line) for line in house.path.read_text().splitlines()]
+    assert [each.get("refused") for each in lines[-2:]] == [None, 5]
+    assert lines[-2]["principal"] == "ada"
+    assert sum(each["principal"] is None for each in lines) == NAMELESS_LINES + 1
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from tests.world.disk import HeldStore
 from tests.world.service import RunningService, running_service
 
 LARGE = "x" * 1_000_000
-"""A few bytes less than what may be under way."""
+"""More than half of what may be under way: it is alone."""
 
 
 class Recorded(HeldStore):

@@ -2,6 +2,10 @@
 
 It is apart from the log of the service: lines go to the file that the settings name, which may be moved away at any time, or
 else to the logger `oncelog.audit`.
+
+Who shows no credential that holds is refused, and can ask as often as the network lets it. So of these refusals a bounded number
+leaves a line, of each address by itself; the others are counted, and the count is one line. Whatever somebody did, and what was
+refused to somebody known, is kept, each by itself.
 """
 
 from __future__ import annotations
@@ -11,7 +15,8 @@ import logging
 import logging.handlers
 import os
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from io import TextIOWrapper
@@ -27,6 +32,13 @@ NOTHING: Mapping[str, object] = MappingProxyType({})
 
 _LONGEST = 2_000
 """Characters of a path that are kept: more than any address of ours has, and less than a head may hold."""
+
+
+NAMELESS_LINES = 60
+"""Of refusals to an address without a credential that holds, in so many seconds."""
+NAMELESS_SECONDS = 60.0
+ADDRESSES = 1_000
+"""Of which each has lines of its own; of the others together there are as many as of one."""
 
 
 def as_said(path: str) -> str:
@@ -68,8 +80,13 @@ class _OwnersFile(logging.handlers.WatchedFileHandler):
 class Audit:
     """Writes the lines."""
 
-    def __init__(self, path: Path | None) -> None:
-        """Opens the file, for its owner alone. Raises OSError."""
+    def __init__(self, path: Path | None, later: Callable[[float, Callable[[], None]], object]) -> None:
+        """Opens the file, for its owner alone. ``later``: calls after so many seconds. Raises OSError."""
+        self._later = later
+        self._nameless: Counter[str | None] = Counter()
+        """Address → refusals to nobody known, since they were told last. None: of those beyond ADDRESSES."""
+        self._newest_ms = 0
+        """Time of the newest of them."""
         self._logger = logging.getLogger(_LOGGER)
         self._handler: logging.Handler | None = None
         if path is not None:
@@ -77,8 +94,10 @@ class Audit:
 
     def note(self, asked: Asked, status: int, code: str | None) -> None:
         """Writes a line. ``code``: of the refusal, if it was one. What cannot be written is said on stderr."""
+        if asked.principal is None and not self._is_kept(asked):
+            return
         told = {
-            "time": datetime.fromtimestamp(asked.time_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+            "time": _time(asked.time_ms),
             "principal": asked.principal,
             "from": asked.peer,
             "method": asked.method,
@@ -87,6 +106,26 @@ class Audit:
             "status": status,
             **({} if code is None else {"code": code}),
         }
+        self._write(told)
+
+    def _is_kept(self, asked: Asked) -> bool:
+        """Counts a refusal to nobody known, and tells whether it has a line of its own."""
+        if not self._nameless:
+            self._later(NAMELESS_SECONDS, self._tell)
+        peer = asked.peer if asked.peer in self._nameless or len(self._nameless) < ADDRESSES else None
+        self._nameless[peer] += 1
+        self._newest_ms = asked.time_ms
+        return self._nameless[peer] <= NAMELESS_LINES
+
+    def _tell(self) -> None:
+        """Says of each address how many had no line. It has lines again."""
+        counts, self._nameless = self._nameless, Counter()
+        for peer, count in counts.items():
+            if count > NAMELESS_LINES:
+                told = {"time": _time(self._newest_ms), "principal": None, "from": peer, "refused": count - NAMELESS_LINES}
+                self._write(told)
+
+    def _write(self, told: Mapping[str, object]) -> None:
         record = self._logger.makeRecord(_LOGGER, logging.INFO, "", 0, json.dumps(told), (), None)
         if self._handler is None:
             self._logger.handle(record)
@@ -94,6 +133,11 @@ class Audit:
             self._handler.handle(record)
 
     def close(self) -> None:
-        """Closes the file."""
+        """Says what has not been said yet, and closes the file."""
+        self._tell()
         if self._handler is not None:
             self._handler.close()
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -34,9 +34,9 @@ from functools import partial
 
 from oncelog.errors import Overloaded, StorageUnavailable
 
-AHEAD_BYTES = 2**20
-"""One request of 1 MB. While it is written no other one is made ready, so whoever comes meanwhile is in the next write, which has
-none in it: twice as much doubled the median of small requests beside a flood, and the flood was no faster."""
+AHEAD_BYTES = 3 * 2**19
+"""One request of 1 MB, and not two: while it is written no other one is made ready, so whoever comes meanwhile is in the next
+write, which has none in it. Of smaller ones there are some, so that the writer need not wait for them."""
 LIGHT_BYTES = 128 * 2**10
 QUANTUM_BYTES = 256 * 2**10
 OVERDUE_SECONDS = 2.0
