@@ -77,6 +77,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 WIDE = (
+    "examples/",
     "tests/scenarios/",
     "tests/cluster/",
     "tests/test_coverage.py",
@@ -85,7 +86,7 @@ WIDE = (
     "tests/rest/test_crowds.py",
     "tests/docs/test_site.py",
 )
-"""Tests that kill services, run several of them or press one hard, and those that run other tests."""
+"""Tests that kill services, run several of them or press one hard, those of examples, and those that run other tests."""
 
 
 @pytest.hookimpl(tryfirst=True)
