@@ -119,6 +119,24 @@ class Outbox:
             ValueError: no topic or namespace can be called so; the connection is in AUTOCOMMIT. CodecError; TypeError;
             InvalidRequest: a ttl that is none.
         """
+        row = self.row(topic, payload, key=key, properties=properties, ttl=ttl, namespace=namespace)
+        self._on_demand.connection(session).execute(self._insert, row)
+
+    def row(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        ttl: int | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> dict[str, Any]:
+        """The values of the row that :meth:`add` would add, by column, for a transaction that is not SQLAlchemy's.
+
+        Insert it into :attr:`table` as it is, once; the database chooses its id. :meth:`create_tables` makes the table. Raises as
+        :meth:`add` for what the message is.
+        """
         if not TOPIC_PATTERN.fullmatch(topic) or topic in (".", ".."):
             raise ValueError(f"not the name of a topic: {topic[:100]!r}")
         if not NAMESPACE_PATTERN.fullmatch(namespace):
@@ -130,8 +148,7 @@ class Outbox:
             message = Outgoing(data, key=key, properties=properties, size=size_of(data, key, properties))
             properties = carrying(message, tracing.headers(), CARRIES).properties
         written = json.dumps(dict(properties)) if properties else None
-        connection = self._on_demand.connection(session)
-        row = {
+        return {
             "outbox": self.name,
             "token": random.randrange(_TOKENS),
             "namespace": namespace,
@@ -143,7 +160,6 @@ class Outbox:
             "size": len(data) + len(key or b"") + len(written or ""),
             "added_ms": now_ms(),
         }
-        connection.execute(self._insert, row)
 
     def waiting(self, session: Working) -> Waiting:
         """Counts the rows, and tells how old the oldest one is. It looks at all of them: not for every second."""

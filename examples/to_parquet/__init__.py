@@ -1,0 +1,1 @@
+"""A topic becomes a folder of Parquet files, each message once, and a page that shows what is in it."""
