@@ -9,8 +9,8 @@ A message with a key and a payload of JSON is the record as it is from now on, o
 what Debezium and Kafka call change data and tombstones.
 
 Changes and the position in the topic go into the database in one transaction. So a run that is killed leaves the table at one
-place of the topic, and the next one goes on there; two at once do not harm, since the one that is late finds that the position has
-moved, and its changes are rolled back. Whoever reads the table reads a state that there was: the changes of one batch become
+place of the topic, and the next one goes on there; two at once do not harm, since the one that is late finds that the position
+has moved, and its changes are rolled back. Whoever reads the table reads a state that there was: the changes of one batch become
 visible together.
 """
 

@@ -74,9 +74,7 @@ def test_the_table_is_a_state_that_there_was_wherever_it_is_killed(
     assert rows(engine) == states[-1]
 
 
-def test_who_is_late_changes_nothing(
-    oncelog_service: OncelogService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_late_changes_nothing(oncelog_service: OncelogService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(oncelog_service, [("a", {"city": "A"}), ("a", {"city": "B"})])
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'replica.db'}")
     monkeypatch.setattr("examples.change_data.replica.BATCH", 1)

@@ -2,9 +2,9 @@
 
     pip install cloudevents
 
-An event is a message in the binary mode of CloudEvents' HTTP binding: its attributes are the message's properties, as they would be
-headers (``ce-id``, ``ce-source``, …, ``content-type``), and its data is the payload. So what comes over HTTP, in either mode, goes
-to the topic and leaves it again without a translation of our own.
+An event is a message in the binary mode of CloudEvents' HTTP binding: its attributes are the message's properties, as they would
+be headers (``ce-id``, ``ce-source``, …, ``content-type``), and its data is the payload. So what comes over HTTP, in either mode,
+goes to the topic and leaves it again without a translation of our own.
 
 CloudEvents says that ``source`` and ``id`` together tell an event from every other one. They are the message's key, which must be
 new: whoever publishes an event again, from wherever, stores nothing (see examples/webhook, where that is explained).

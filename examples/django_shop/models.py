@@ -42,5 +42,3 @@ class Waiting(models.Model):
 def tell(topic: str, value: Any, key: str | None = None) -> None:
     """Has a message published if, and only if, the transaction commits that is under way."""
     Waiting.objects.create(**outbox.row(topic, value, key=key))
-
-

@@ -10,9 +10,9 @@
     curl -d 'customer=Ada' -d 'goods=figs' localhost:8000/order
     oncelog read orders
 
-The row of the outbox is written by Django itself, as a model over the outbox's table: so it is in whatever transaction the view is in,
-``transaction.atomic`` or ATOMIC_REQUESTS, and goes when that is rolled back. ``post_save`` is the wrong place to publish: it runs before
-the commit. ``transaction.on_commit`` is, too: a process that dies between the two has told nobody.
+The row of the outbox is written by Django itself, as a model over the outbox's table: so it is in whatever transaction the view
+is in, ``transaction.atomic`` or ATOMIC_REQUESTS, and goes when that is rolled back. ``post_save`` is the wrong place to publish:
+it runs before the commit. ``transaction.on_commit`` is, too: a process that dies between the two has told nobody.
 
 The relay is a process of its own, or a thread (``OutboxRelay``) of each worker, of which one works.
 """

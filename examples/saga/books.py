@@ -64,5 +64,3 @@ def balanced(client: Client, stock: Mapping[str, int], credit: Mapping[str, int]
         assert sum(orders[order]["count"] for order in done if orders[order]["goods"] == goods) <= count
     why = Counter(end["why"] for end in ends if end["end"] == "refused")
     return f"{len(done)} orders are done, {', '.join(f'{count} refused ({each})' for each, count in sorted(why.items()))}"
-
-

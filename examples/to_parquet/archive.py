@@ -4,10 +4,10 @@
     python -m examples.to_parquet readings archive/ --follow &
     python -m examples.to_parquet readings archive/ --page readings.html
 
-A file is named by the offsets that it has, `00000000000000000000-00000000000000000999.parquet`, and appears whole, by a rename. So the
-folder itself says where to go on: behind the last file. Killed anywhere, the archive leaves at most a temporary file, which the next
-run does not look at. Two at once do no harm: files begin at multiples of their length, or behind a file that is there, and of two
-that begin alike the longer one has all that the other has.
+A file is named by the offsets that it has, `00000000000000000000-00000000000000000999.parquet`, and appears whole, by a rename.
+So the folder itself says where to go on: behind the last file. Killed anywhere, the archive leaves at most a temporary file,
+which the next run does not look at. Two at once do no harm: files begin at multiples of their length, or behind a file that is
+there, and of two that begin alike the longer one has all that the other has.
 
 For terabytes and many machines take Spark (docs/spark.md), which does this with a commit log.
 """

@@ -71,9 +71,7 @@ def test_each_message_is_in_the_files_once_wherever_it_is_killed(
     assert lengths == [50] * 6 + [30]
 
 
-def test_who_is_late_takes_nothing_back(
-    oncelog_service: OncelogService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_late_takes_nothing_back(oncelog_service: OncelogService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(oncelog_service, 0, 30)
     archive, written = Archive("readings", tmp_path / "archive"), Archive._write
 

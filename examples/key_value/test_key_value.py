@@ -15,7 +15,7 @@ from examples.key_value.leader import Fenced, Incomplete, Leader, Value, ValueDi
 
 from oncelog import Message, MessageId
 from oncelog.codecs import codec_for
-from tests.world.service import RunningService
+from oncelog.testing import OncelogService
 
 ROOT = Path(__file__).parents[2]
 TOPIC = "store"
@@ -25,19 +25,19 @@ TOPIC = "store"
 
 
 @pytest.fixture
-def anna(running: RunningService) -> Iterator[Leader]:
-    with Leader(TOPIC, name="anna", url=running.url) as leader:
+def anna(oncelog_service: OncelogService) -> Iterator[Leader]:
+    with Leader(TOPIC, name="anna", url=oncelog_service.url) as leader:
         yield leader
 
 
 @pytest.fixture
-def bert(running: RunningService) -> Iterator[Leader]:
-    with Leader(TOPIC, name="bert", url=running.url) as leader:
+def bert(oncelog_service: OncelogService) -> Iterator[Leader]:
+    with Leader(TOPIC, name="bert", url=oncelog_service.url) as leader:
         yield leader
 
 
-def test_a_fenced_leader_decides_again_or_says_so_and_changes_nothing(anna: Leader, running: RunningService) -> None:
-    with Leader(TOPIC, name="bert", url=running.url, rejoins=False) as bert:
+def test_a_fenced_leader_decides_again_or_says_so_and_changes_nothing(anna: Leader, oncelog_service: OncelogService) -> None:
+    with Leader(TOPIC, name="bert", url=oncelog_service.url, rejoins=False) as bert:
         anna.put("apples", "3")
         with pytest.raises(Fenced):
             bert.update_many(lambda _: {"apples": "0", "pears": "0"})
@@ -83,9 +83,9 @@ def test_changes_that_belong_together_are_one_batch_of_consecutive_offsets(anna:
     assert (anna.update_many(lambda _: {}), anna.next_offset) == ([], 5)
 
 
-def test_a_follower_shows_what_was_written_and_each_batch_as_a_whole(anna: Leader, running: RunningService) -> None:
+def test_a_follower_shows_what_was_written_and_each_batch_as_a_whole(anna: Leader, oncelog_service: OncelogService) -> None:
     anna.put("apples", "3")
-    with Follower(TOPIC, url=running.url) as follower:
+    with Follower(TOPIC, url=oncelog_service.url) as follower:
         assert (dict(follower.values), follower.next_offset) == ({}, 0)
         last = anna.update_many(move("apples", "pears"))[-1]
         assert follower.wait_for(last.offset)
@@ -106,16 +106,16 @@ def test_a_follower_shows_what_was_written_and_each_batch_as_a_whole(anna: Leade
             assert carl.compare_and_set("plums", "6", "7").offset == 6
 
 
-def test_the_command_line_of_a_follower_prints_each_change(anna: Leader, running: RunningService) -> None:
+def test_the_command_line_of_a_follower_prints_each_change(anna: Leader, oncelog_service: OncelogService) -> None:
     anna.put("apples", "3")
     anna.update_many(lambda _: {"apples": None, "pears": "x y"})
-    done = _run("examples.key_value.follower", TOPIC, "--url", running.url, "--upto", "2")
+    done = _run("examples.key_value.follower", TOPIC, "--url", oncelog_service.url, "--upto", "2")
     assert (done.returncode, done.stdout.splitlines()) == (0, ["0 apples 3", "1 apples -", "2 pears x y"]), done.stderr
 
 
-def test_the_command_line_serves_one_operation_a_line(running: RunningService) -> None:
+def test_the_command_line_serves_one_operation_a_line(oncelog_service: OncelogService) -> None:
     said = "put a 'x y'\nget a\ncas a 'x y' 2\ncas a 1 3\nset b 1 c 2\n\nlist\ndelete a\nget a\nnonsense\nput 'a\n"
-    done = _run("examples.key_value", TOPIC, "--name", "anna", "--url", running.url, said=said)
+    done = _run("examples.key_value", TOPIC, "--name", "anna", "--url", oncelog_service.url, said=said)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "- -> x y at offset 0",

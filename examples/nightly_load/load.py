@@ -1,6 +1,6 @@
 """Load a file into a topic, line i at offset base + i: stopped, killed and started as often as you like, by several at once.
 
-    python examples/bulk_load.py flights.csv flights
+    python examples/nightly_load/load.py flights.csv flights
 
 No producer is named, no position is saved, and nothing is remembered between two runs: *where* a line goes is all there is to
 know about it. The loader asks the topic for its upcoming offset and goes on with the line that belongs there, each batch on
