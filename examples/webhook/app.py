@@ -15,8 +15,8 @@ that in the step in which it gives the message its place, so of any number that 
 * Who loses is told where the winner lies, and answers that: to the sender both are the same delivery. Where the bodies differ it
   is 422, as the draft of the Idempotency-Key header has it: the sender uses a key twice.
 * A lost answer is no special case. The SDK repeats the message under its own number, and is told `duplicate`.
-* A key is remembered for ever: neither the topic's TTL nor a restart forgets it. That costs the service memory, about as much as
-  the key is long and 150 bytes; a topic for each month, say, bounds it: then a key counts within its month.
+* A key is remembered for ever: neither the topic's TTL nor a restart forgets it. That costs the service memory, 470 bytes a key
+  as measured with 300,000 keys of 32 characters; a topic for each month, say, bounds it: then a key counts within its month.
 * Where the messages need a key of their own, it goes into a property.
 """
 
