@@ -1,0 +1,111 @@
+"""What a process does around a store that it has opened: `python -m tests.engine.processes <url> <function>`. It prints a line for
+each thing that is to be known of it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+from oncelog import Client, Producer, errors
+from oncelog_service.engine import Engine
+
+
+def in_child(do: Callable[[], object], leave: Callable[[int], object] = os._exit) -> None:
+    """Fork, do it in the child, which ends by ``leave``, and wait for its good end."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(120)
+        do()
+        leave(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def refused(client: Client) -> None:
+    try:
+        client.topics()
+    except errors.Forked as error:
+        print(f"{error.definite} {error.detail}", flush=True)
+
+
+def asks(url: str) -> None:
+    with Client(url, retry=0) as client:
+        try:
+            client.topics()
+        except errors.StoreInUse as error:
+            print(error.pid, flush=True)
+
+
+def forks(url: str) -> None:
+    """Forks while the engine is at work: in the child the client is refused, also one of its own, and its end changes nothing."""
+    client = Client(url)
+    client.create_topic("t")
+    producer = Producer("t", name="p", client=client)
+    at_work = threading.Thread(target=lambda: [producer.send(b"%d" % number) for number in range(300)])
+    at_work.start()
+    print(os.getpid(), flush=True)
+    engine = Engine().start()
+    in_child(lambda: refused(client))
+    in_child(lambda: asks(url))
+    in_child(lambda: (client.close(), engine.stop(), engine.abandon()))
+    in_child(lambda: None, leave=sys.exit)  # which runs every destructor
+    at_work.join()
+    engine.stop()
+    producer.close()
+    print(client.stats("t").upcoming_offset, flush=True)
+    client.close()
+
+
+def outlived(url: str) -> None:
+    """Leaves a forked child behind, which lives on."""
+    client = Client(url)
+    client.create_topic("t")
+    pid = os.fork()
+    if pid == 0:
+        signal.pause()
+    print(pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def exits(url: str) -> None:
+    """Ends without closing anything, with messages that wait."""
+    producer = Producer("t", name="p", client=_made(url), linger=60)
+    for number in range(300):
+        producer.send_async(b"%d" % number)
+
+
+def exits_elsewhere(url: str) -> None:
+    """As :func:`exits`, in a child of multiprocessing."""
+    child = multiprocessing.get_context("spawn").Process(target=exits, args=(url,))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+
+
+_kept: list[Client] = []
+
+
+def _made(url: str) -> Client:
+    client = Client(url)
+    if "t" not in client.topics():
+        client.create_topic("t")
+    _kept.append(client)  # so that nobody collects it before the end
+    return client
+
+
+def counts(url: str) -> None:
+    """Counts for ever; each number is printed when it was acknowledged."""
+    client = _made(url)
+    producer = Producer("t", name="p", client=client)
+    number = client.stats("t").upcoming_offset
+    while True:
+        producer.send(b"%d" % number, sequence_id=number)
+        print(number, flush=True)
+        number += 1
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[2]](sys.argv[1])
