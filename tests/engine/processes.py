@@ -1,5 +1,5 @@
-"""What a process does around a store that it has opened: `python -m tests.engine.processes <url> <function>`. It prints a line for
-each thing that is to be known of it."""
+"""What a process does around a store that it has opened: `python -m tests.engine.processes <url> <function>`. It prints a line
+for each thing that is to be known of it."""
 
 from __future__ import annotations
 

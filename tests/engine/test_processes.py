@@ -20,6 +20,7 @@ from tests.patience import PATIENCE
 from tests.world.crash import ROOT, seeded
 
 SCHEMES = ["leveldb", "sqlite"]
+WIDE = pytest.mark.wide
 
 
 @contextmanager
@@ -39,7 +40,7 @@ def lines_of(url: str, function: str) -> list[str]:
     return out.splitlines()
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", ["sqlite", pytest.param("leveldb", marks=WIDE)])
 def test_a_forked_child_has_nothing_of_its_parents_store(tmp_path: Path, scheme: str) -> None:
     url = f"{scheme}://{tmp_path}/store"
     parent, refused, holder, offset = lines_of(url, "forks")
@@ -53,6 +54,7 @@ def test_a_forked_child_has_nothing_of_its_parents_store(tmp_path: Path, scheme:
         assert client.stats("t").upcoming_offset == 300
 
 
+@pytest.mark.wide
 def test_a_forked_child_that_outlives_its_parent_keeps_nobody_out(tmp_path: Path) -> None:
     url = f"leveldb://{tmp_path}/store"
     with process(url, "outlived") as started:
@@ -65,10 +67,8 @@ def test_a_forked_child_that_outlives_its_parent_keeps_nobody_out(tmp_path: Path
             os.kill(child, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("scheme", "function"), [("leveldb", "exits"), ("sqlite", "exits_elsewhere")])
-def test_a_process_that_ends_sends_what_waits_and_closes_its_store_behind_that(
-    tmp_path: Path, scheme: str, function: str
-) -> None:
+@pytest.mark.parametrize(("scheme", "function"), [("leveldb", "exits"), pytest.param("sqlite", "exits_elsewhere", marks=WIDE)])
+def test_a_process_that_ends_sends_what_waits_and_closes_its_store_then(tmp_path: Path, scheme: str, function: str) -> None:
     url = f"{scheme}://{tmp_path}/store"
     assert lines_of(url, function) == []
     with closing(store_opener(url)()) as store:
