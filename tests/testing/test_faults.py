@@ -10,7 +10,8 @@ import pytest
 
 from oncelog import Client, Consumer, Producer, Reader, errors
 from oncelog.testing import FaultNotMet, NotExactlyOnce, OncelogService, service
-from oncelog.wire.requests import PublishRequest
+from oncelog.wire.models import TopicAsked
+from oncelog.wire.requests import ConsumeRequest, PublishRequest
 from tests.patience import PATIENCE, until
 
 ROWS = [b"%d" % at for at in range(6)]
@@ -139,6 +140,17 @@ def test_a_service_that_is_killed_now_is_down_until_it_is_started(kit: OncelogSe
     kit.check_published("t", ROWS)
     kit.kill()
     assert once.topic("t").name == "t"
+
+
+def test_who_waits_for_an_answer_is_cut_off_by_a_kill_and_told_nothing(kit: OncelogService, once: Client) -> None:
+    counting = kit.faults.lose_answer("poll", nth=2, optional=True)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(once.poll, "t", ConsumeRequest(wait=20_000))
+        until(lambda: counting.came)
+        kit.kill()
+        with pytest.raises(errors.ConnectionFailed) as cut:
+            waiting.result(PATIENCE)
+    assert not cut.value.definite
 
 
 def test_what_was_acknowledged_outlives_kills_in_the_midst_of_publishing(kit: OncelogService) -> None:
@@ -306,10 +318,12 @@ def test_what_was_recorded_is_held_against_the_log_at_the_end_if_not_before(kit:
 
 def test_what_a_test_looks_with_meets_no_fault(kit: OncelogService) -> None:
     published(kit)
-    fault = kit.faults.lose_answer("any")
+    fault = kit.faults.lose_answer("any", nth=2)
     kit.check_published("t", ROWS)
     assert fault.came == 0
-    fault.optional = True
+    for _ in range(2):  # what somebody else looks with does
+        kit.client.offsets({"t": TopicAsked()})
+    assert (fault.came, fault.fired) == (3, 1)
 
 
 def test_a_setting_that_is_none_is_refused() -> None:

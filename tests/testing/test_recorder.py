@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from oncelog import Consumer, Producer, Reader, errors
+from oncelog import Client, Consumer, Producer, Reader, errors
 from oncelog.testing import NotExactlyOnce, OncelogService, Recorder, check_effects, check_published, service
 from oncelog.testing.committed import committed
+from oncelog.wire.columns import MessageColumns
 
 ORDERS = [{"order": at, "by": "ann" if at % 2 else "bob"} for at in range(6)]
 
@@ -56,6 +57,18 @@ def test_the_committed_view_is_what_a_consumer_is_given(kit: OncelogService) -> 
         for name in ("payload", "message_id", "key", "properties", "producer"):
             assert getattr(one, name) == getattr(other, name)
     assert [message.sequence_id for message in found[:4]] == [0, 1, 2, 3]
+
+
+class InPages(Client):
+    """One that is given two messages at a time."""
+
+    def read_columns(self, *arguments: Any, **options: Any) -> MessageColumns:  # type: ignore[override]
+        return super().read_columns(*arguments, **{**options, "limit": 2})
+
+
+def test_a_log_is_read_to_its_end_however_much_one_answer_holds(kit: OncelogService) -> None:
+    with InPages(kit.url) as client:
+        assert committed(client, "orders", "default") == committed(kit.client, "orders", "default")
 
 
 def test_effects_are_told_in_any_form_that_names_their_message(kit: OncelogService) -> None:

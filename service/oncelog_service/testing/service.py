@@ -23,11 +23,7 @@ from oncelog_service.settlement import SettlementTask
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.testing.clock import MovedClock
 from oncelog_service.testing.faults import Faults, FaultyApplication
-from oncelog_service.testing.plan import Request
 from oncelog_service.transactions.manager import TransactionManager
-
-LOOKING: frozenset[Request] = frozenset(("stats", "offsets", "read_columns"))
-"""With what a topic is looked at."""
 
 
 class _FaultyEngine(Engine):
@@ -219,12 +215,9 @@ class OncelogService:
     @contextmanager
     def looking(self) -> Iterator[None]:
         """While this looks at a topic: the requests with which it does meet no fault."""
-        self.faults.spared = LOOKING
-        try:
-            self._do(self._settles)
+        self._do(self._settles)
+        with self.faults.looking():
             yield
-        finally:
-            self.faults.spared = frozenset()
 
     # --- what faults do, on the event loop of the service
 
