@@ -54,7 +54,7 @@ def test_a_topic_that_is_there_stays_as_it_is(running: RunningService) -> None:
         with Producer[bytes]("t", client=client) as producer:
             producer.send(b"somebody's")
     refused = run("bench", "--topic", "t", "--json", url=running.url)
-    assert (refused.exit_code, json.loads(refused.stderr)["code"]) == (1, "topic_exists")
+    assert (refused.exit_code, json.loads(refused.stderr)["code"]) == (6, "topic_exists")
     assert payloads(running.url, "t") == [b"somebody's"]
     value(run("bench", "--topic", "mine", "--seconds", "0.1", "--json", url=running.url))
     assert _topics(running.url) == ["t"]

@@ -171,7 +171,7 @@ def test_messages_are_written_as_one_likes(topic: str, tmp_path: Path) -> None:
     ):
         assert run("read", "t", *wrong, url=topic).exit_code == 2, wrong
     missing = run("read", "nowhere", "-o", "csv", "--to", str(tmp_path / "g"), url=topic)
-    assert (missing.exit_code, missing.stdout_bytes, (tmp_path / "g").exists()) == (1, b"", False)
+    assert (missing.exit_code, missing.stdout_bytes, (tmp_path / "g").exists()) == (4, b"", False)
 
 
 def test_a_payload_does_not_drive_the_terminal_of_who_reads_it(topic: str) -> None:

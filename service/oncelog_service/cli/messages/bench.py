@@ -19,7 +19,7 @@ import typer
 
 from oncelog import Client, Producer, Reader
 from oncelog.errors import OncelogError, TopicNotFound
-from oncelog_service.cli.output import progress_bar
+from oncelog_service.cli.messages.bars import telling
 from oncelog_service.cli.session import Session, command
 
 _PAGE = 1_000
@@ -70,12 +70,10 @@ def bench(
     ]
     found: list[tuple[str, Measured]] = []
     session.so_far = lambda: f"{len(found)} of {len(measurements)} measurements were made, and {run.left}"
-    with run.topic(), progress_bar(session.out.as_json, "{task.fields[counts]}") as bar:
-        task = bar.add_task("", total=len(measurements), counts="")
+    with run.topic(), telling(not session.out.as_json, "measuring", len(measurements)) as tell:
         for what, measure in measurements:
-            bar.update(task, description=what)
+            tell(len(found), what)
             found.append((what, measure()))
-            bar.advance(task)
     notes = [*_notes(session.client.url, found)]
     value = {
         "url": session.client.url,

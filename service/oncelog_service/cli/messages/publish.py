@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress
 
 from oncelog import Producer, Receipt
 from oncelog.api.calls import RETRY_SECONDS
 from oncelog.errors import InvalidRequest, OncelogError, ProducerNotFound, SequenceReused
+from oncelog_service.cli.messages.bars import Tell, telling
 from oncelog_service.cli.messages.interrupts import Interrupts
 from oncelog_service.cli.messages.numbering import Numbering, Numbers, parse_numbering
 from oncelog_service.cli.messages.rows import Columns, Row
 from oncelog_service.cli.messages.sources import Kind, Source, opened
-from oncelog_service.cli.output import progress_bar
 from oncelog_service.cli.session import Session, Topic, command
 from oncelog_service.cli.values import parse_properties
 
@@ -99,8 +98,8 @@ def publish(
         else:
             with interrupts.let_through():
                 run.open(producer)
-        with progress_bar(session.out.as_json, "{task.fields[counts]}") as bar:
-            run.all(bar)
+        with telling(not session.out.as_json, topic, source.size) as tell:
+            run.all(tell)
         run.report()
 
 
@@ -179,17 +178,14 @@ class Run:
         )
         self.producer, self.persisted = producer, producer.last_sequence_id
 
-    def all(self, bar: Progress) -> None:
+    def all(self, tell: Tell) -> None:
         """Send everything and wait for it. Raises the first failure; nothing is read after it."""
-        source = self.source
-        task = bar.add_task(self.topic, total=source.size, counts="")
         send = self._look if self.producer is None else self._send
         try:
             while (rows := self._read()) is not None:
                 send(rows)
                 self._wait(_MAX_PENDING)
-                counts = f"{self.stored:,} stored, {self.duplicates:,} duplicates, {self.skipped:,} skipped"
-                bar.update(task, completed=source.position(), counts=counts)
+                tell(self.source.position(), f"{self.stored:,} stored, {self.duplicates:,} duplicates, {self.skipped:,} skipped")
             self._wait(0)
             self._check_whole()
         except KeyboardInterrupt:

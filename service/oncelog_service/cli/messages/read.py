@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
-from rich.progress import Progress
 
 from oncelog import Consumer, Message, Reader
 from oncelog.api.calls import RETRY_SECONDS
 from oncelog.reading.reader import Start
 from oncelog.values.start import start_position
 from oncelog.wire.models import InspectedRow
+from oncelog_service.cli.messages.bars import Tell, telling
 from oncelog_service.cli.messages.filters import Filter, parse_fields
 from oncelog_service.cli.messages.template import parse as parse_template
 from oncelog_service.cli.messages.writers import Seen, Writer, Written, writing
-from oncelog_service.cli.output import progress_bar
 from oncelog_service.cli.session import Session, Topic, command
 from oncelog_service.cli.values import parse_bound, parse_properties, parse_start
 
@@ -108,11 +107,11 @@ def read(
     with (
         writing(output, form, topic, to) as writer,
         _source(session, topic, begin, inclusive, subscription, wanted) as source,
-        progress_bar(session.out.as_json or to is None, "{task.fields[counts]}") as bar,
+        telling(to is not None and not session.out.as_json, topic) as tell,
     ):
         reading = Reading(session, topic, source, wanted, writer)
         session.so_far = reading.so_far
-        reading.all(bar)
+        reading.all(tell)
 
 
 class End(NamedTuple):
@@ -164,9 +163,8 @@ class Reading:
     last: Message[bytes] | None = None
     """Of those that were looked at."""
 
-    def all(self, bar: Progress) -> None:
+    def all(self, tell: Tell) -> None:
         """Print until it is enough, or there is no more."""
-        task = bar.add_task(self.topic, total=None, counts="")
         timeout = None if self.wanted.follow else 0
         limit, source = self.wanted.limit, self.source
         while limit is None or self.count < limit:
@@ -174,7 +172,7 @@ class Reading:
             messages = source.read(at_most, timeout) if isinstance(source, Reader) else source.receive(at_most, timeout)
             if not messages or not self._page(messages):
                 return
-            bar.update(task, counts=f"{self.count:,} messages")
+            tell(None, f"{self.count:,} messages")
 
     def so_far(self) -> str:
         """What was read, in a sentence."""

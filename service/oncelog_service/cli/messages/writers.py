@@ -73,7 +73,7 @@ class Writer(Protocol):
 
 @contextmanager
 def writing(form: Written, template: Form | None, topic: str, to: Path | None) -> Iterator[Writer]:
-    """A writer. A file has all of what is written in this block, or it is not touched. Raises BadParameter."""
+    """A writer. A file has all of what is written in this block, or it is not touched. Raises BadParameter, OSError."""
     is_terminal = to is None and sys.stdout.isatty()
     if is_terminal and form in (Written.RAW, Written.PARQUET):
         raise typer.BadParameter(f"{form} is for a pipe or a file, not for a terminal", param_hint="--output")
@@ -91,8 +91,6 @@ def writing(form: Written, template: Form | None, topic: str, to: Path | None) -
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, to)
-    except OSError as error:  # whatever the service does is an OncelogError
-        raise typer.BadParameter(f"{to}: {error.strerror or error}", param_hint="--to") from None
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
