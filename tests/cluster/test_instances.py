@@ -258,7 +258,7 @@ def test_a_wait_for_topics_of_several_instances_ends_with_the_first_message_agai
 # --- who serves what
 
 
-def test_the_cluster_is_shown(cluster: Instances, client: Client) -> None:
+def test_the_cluster_is_shown(cluster: Instances, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = cluster.topic_at(cluster.all[1], client)
     shown = client.cluster()
     assert sorted(each.url for each in shown.instances) == sorted(each.url for each in cluster.all)
@@ -266,6 +266,13 @@ def test_the_cluster_is_shown(cluster: Instances, client: Client) -> None:
     leases = {lease.topic or lease.resource: lease for lease in shown.leases}
     assert leases[topic].url == cluster.all[1].url
     assert {"transactions", "atomic"} <= leases.keys()
+    first = cluster.all[0].ask("GET", "/v1/cluster", params={"limit": 2}).json()["leases"]
+    monkeypatch.setattr("oncelog.api.topics._LEASES", 2)
+    assert [each.name for each in client.cluster().leases][:2] == [each.name for each in shown.leases][:2]
+    assert {each.name for each in shown.leases} <= {each.name for each in client.cluster().leases}
+    assert [each["topic"] or each["resource"] for each in first] == [each.topic or each.resource for each in shown.leases[:2]]
+    for wrong in ({"limit": 0}, {"limit": 2_001}, {"after": "no:name/t"}):
+        assert cluster.all[0].ask("GET", "/v1/cluster", params=wrong).status_code == 400
     printed = value(run("cluster", "--json", url=cluster.url))
     assert {each["url"] for each in printed["instances"]} == {each.url for each in cluster.all}
     table = run("cluster", url=cluster.url)

@@ -66,7 +66,8 @@ def test_any_history_of_a_lease_table_is_as_in_memory(shared: Place, seed: int) 
                 with nullcontext() if fence.epoch == epoch and holder else pytest.raises(StoreFenced):  # type: ignore[attr-defined]
                     store.write([run((b"k", b"v"), fence=fence)])
         both(lambda each: each.instances())
-        both(lambda each: each.held())
+        both(lambda each: list(each.held().items()))
+        both(lambda each: list(each.held(resource, 1)))  # noqa: B023
         both(lambda each: each.holder(resource))  # noqa: B023
     assert all(0 < each.expires_in_ms <= LONG for each in table.instances())
 

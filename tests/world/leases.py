@@ -61,5 +61,7 @@ class LeasesInMemory:
     def instances(self) -> Sequence[Instance]:
         return [Instance(*each, 1_000) for each in self.there.items() if self.is_alive(each[0])]
 
-    def held(self) -> Mapping[bytes, LeaseHolder]:
-        return {each: LeaseHolder(each, epoch, held) for each, (epoch, held) in self.leases.items() if held is not None}
+    def held(self, after: bytes = b"", limit: int | None = None) -> Mapping[bytes, LeaseHolder]:
+        leases = sorted((each, *lease) for each, lease in self.leases.items() if each > after)
+        found = [LeaseHolder(each, epoch, held) for each, epoch, held in leases if held is not None]
+        return {each.resource: each for each in found[:limit]}

@@ -42,6 +42,9 @@ from oncelog.wire.models import (
 from oncelog.wire.overview import Alarms, Overview
 from oncelog.wire.requests import ConsumeRequest, Polled, PublishRequest, ReceiptRun
 
+_LEASES = 2_000
+"""In one answer: a service answers no more."""
+
 
 class _BackupProgress(Resource):
     bytes: int
@@ -178,8 +181,21 @@ class AsyncApi(TokenCalls):
     # --- instances
 
     async def cluster(self) -> Cluster:
-        """The instances over the service's store, and who serves what. Raises NotSupported: it has its store for itself."""
-        return parse(Cluster, await self._get("/v1/cluster"))
+        """The instances over the service's store, and who serves what, which is fetched page by page.
+
+        Raises NotSupported: it has its store for itself; InvalidResponse: a page does not go on.
+        """
+        asked = {"limit": str(_LEASES)}
+        whole = page = parse(Cluster, await self._get("/v1/cluster", asked))
+        seen = set[str]()
+        while len(page.leases) >= _LEASES:
+            behind = page.leases[-1].name
+            if behind in seen:
+                raise InvalidResponse(f"the page of leases behind {behind[:100]} was answered before")
+            seen.add(behind)
+            page = parse(Cluster, await self._get("/v1/cluster", {**asked, "after": behind}))
+            whole.leases.extend(page.leases)
+        return whole
 
     # --- namespaces
 

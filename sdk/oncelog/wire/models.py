@@ -594,6 +594,11 @@ class ClusterLease(Resource):
     url: str | None = None
     """None: that instance is not alive any more, and nobody has taken this over yet."""
 
+    @property
+    def name(self) -> str:
+        """Of the topic, ``namespace/topic``, or the resource."""
+        return self.resource if self.topic is None else f"{self.namespace}/{self.topic}"
+
 
 class Cluster(Resource):
     """The instances over one store."""

@@ -208,10 +208,15 @@ class Membership(Leases):
     def held(self) -> int:
         return len(self._mine)
 
-    async def overview(self) -> tuple[Sequence[Instance], Mapping[bytes, LeaseHolder]]:
-        """Returns all instances that are alive and serve, and all leases that are held. Raises StorageUnavailable."""
+    async def overview(
+        self, after: bytes = b"", limit: int | None = None
+    ) -> tuple[Sequence[Instance], Mapping[bytes, LeaseHolder]]:
+        """Returns all instances that are alive and serve, and the leases that are held: the first ``limit`` behind a resource.
+
+        Raises StorageUnavailable.
+        """
         instances = await self._ask(self._table.instances)
-        return [each for each in instances if each.is_service], await self._ask(self._table.held)
+        return [each for each in instances if each.is_service], await self._ask(self._table.held, after, limit)
 
     def missing(self, instances: Iterable[Instance], held: Mapping[bytes, LeaseHolder]) -> list[tuple[str, str, int]]:
         """(id, URL, leases) of those that are gone without having left: nobody has come for all that they served.

@@ -389,7 +389,7 @@ ROUTES = (
     *_ATOMIC_ROUTES,
     Route(
         "GET", "/v1/cluster", cluster.show, "Show which instances are alive and who serves what", (errors.NotSupported,),
-        right=Right.OPERATE,
+        query={"after": "leases behind `transactions`, `atomic`, or a `namespace/topic`", **_LIMIT}, right=Right.OPERATE,
     ),
     Route(
         "POST", HAND_OVER, cluster.hand_over, "Have another instance serve a topic", (errors.NotSupported,),

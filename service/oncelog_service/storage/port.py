@@ -181,8 +181,8 @@ class LeaseTable(Protocol):
         """Returns all instances that are alive. Raises StoreError."""
         ...
 
-    def held(self) -> Mapping[bytes, LeaseHolder]:
-        """Returns every lease that an instance has, alive or not. Raises StoreError."""
+    def held(self, after: bytes = b"", limit: int | None = None) -> Mapping[bytes, LeaseHolder]:
+        """Returns every lease that an instance has, alive or not, sorted; the first ``limit`` behind one. Raises StoreError."""
         ...
 
 

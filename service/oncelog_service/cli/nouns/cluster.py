@@ -17,8 +17,7 @@ def show(session: Session) -> None:
     found = session.client.cluster()
     serves: dict[str, list[str]] = {each.id: [] for each in found.instances}
     for lease in found.leases:
-        name = lease.resource if lease.topic is None else f"{lease.namespace}/{lease.topic}"
-        serves.setdefault(lease.instance, []).append(name)
+        serves.setdefault(lease.instance, []).append(lease.name)
     urls = {each.id: each.url for each in found.instances}
     left = {each.id: f"{each.expires_in_ms} ms" for each in found.instances}
     rows = [

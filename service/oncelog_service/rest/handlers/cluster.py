@@ -7,6 +7,7 @@ from pydantic import ConfigDict
 from oncelog.errors import NotServedHere
 from oncelog.wire.models import Cluster, ClusterInstance, ClusterLease, Resource
 from oncelog_service.cluster.leases import topic_of, topic_resource
+from oncelog_service.rest.bodies import query_limit
 from oncelog_service.rest.routes import Call
 from oncelog_service.storage.keys import topic_key
 from oncelog_service.topics import check_topic_name
@@ -23,12 +24,12 @@ class HandOver(Resource):
 
 
 async def show(call: Call) -> Cluster:
-    """The instances that are alive, and who holds which lease."""
+    """The instances that are alive, and who holds which lease: at most `limit`, behind the topic, or the resource, `after`."""
     membership = call.service.membership
-    instances, held = await membership.overview()
+    instances, held = await membership.overview(_resource(call.query.get("after", "")), query_limit(call))
     urls = {each.id: each.url for each in instances}
     leases = []
-    for resource, lease in sorted(held.items()):
+    for resource, lease in held.items():
         namespace, topic = topic_of(resource) or (None, None)
         leases.append(
             ClusterLease(
@@ -45,6 +46,15 @@ async def show(call: Call) -> Cluster:
         instances=[ClusterInstance(id=each.id, url=each.url, expires_in_ms=each.expires_in_ms) for each in instances],
         leases=leases,
     )
+
+
+def _resource(name: str) -> bytes:
+    """What has this name in a list of leases. Raises InvalidRequest."""
+    namespace, slash, topic = name.partition("/")
+    if not slash:
+        return name.encode()
+    check_topic_name(namespace, topic)
+    return topic_resource(topic_key(namespace, topic))
 
 
 async def hand_over(call: Call, asked: HandOver) -> None:

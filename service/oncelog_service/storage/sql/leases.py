@@ -98,11 +98,11 @@ class SqlLeaseTable:
         with self._transaction() as connection:
             return _alive(connection)
 
-    def held(self) -> Mapping[bytes, LeaseHolder]:
+    def held(self, after: bytes = b"", limit: int | None = None) -> Mapping[bytes, LeaseHolder]:
+        columns = LEASE.c.resource, LEASE.c.epoch, LEASE.c.instance
+        behind = select(*columns).where(LEASE.c.instance.is_not(None), LEASE.c.resource > after)
         with self._transaction() as connection:
-            rows = connection.execute(
-                select(LEASE.c.resource, LEASE.c.epoch, LEASE.c.instance).where(LEASE.c.instance.is_not(None))
-            )
+            rows = connection.execute(behind.order_by(LEASE.c.resource).limit(limit))
             return {bytes(row.resource): LeaseHolder(bytes(row.resource), row.epoch, row.instance) for row in rows}
 
     @contextmanager

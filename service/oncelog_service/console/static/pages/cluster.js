@@ -11,7 +11,7 @@ export const title = "Cluster";
 export function Page() {
   const cluster = useLive(async (signal) => {
     try {
-      return await call("GET", "/v1/cluster", { signal });
+      return await everything(signal);
     } catch (error) {
       if (error.code !== "not_supported") throw error;
       return { alone: true, instances: [], leases: [] };
@@ -31,6 +31,18 @@ export function Page() {
       ]} />
     <//>
     <${Serves} of=${cluster} />`;
+}
+
+const LEASES = 2000; // the service answers no more at once
+
+/** The instances, with all leases. */
+async function everything(signal) {
+  const whole = await call("GET", "/v1/cluster", { signal, query: { limit: LEASES } });
+  for (let page = whole; page.leases.length === LEASES;) {
+    page = await call("GET", "/v1/cluster", { signal, query: { limit: LEASES, after: what(page.leases.at(-1)) } });
+    whole.leases.push(...page.leases);
+  }
+  return whole;
 }
 
 /** A service that has its store for itself. */
