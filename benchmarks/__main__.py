@@ -20,6 +20,7 @@ from rich.console import Console
 from benchmarks.atomic import atomic_rates
 from benchmarks.cluster import cluster_rates
 from benchmarks.conditional import conditional_rates
+from benchmarks.engine import engine_rates
 from benchmarks.fairness import fairness_rates
 from benchmarks.lag import lag
 from benchmarks.measure import Row, machine, publish_rates, sdk_rates, ten_million
@@ -51,6 +52,7 @@ def _kinds(args: argparse.Namespace) -> dict[str, tuple[str, Callable[[], list[R
         "spark": (f"{messages:,} messages through Spark", lambda: spark_rates(messages)),
         "fairness": ("a quiet topic beside a flood on another one, in turns", lambda: fairness_rates(seconds)),
         "lag": ("small requests beside the largest ones", lag),
+        "engine": ("a store in this process, and a service, in turns", lambda: engine_rates(seconds)),
         "large": (f"{large:,} messages, SIGKILL, open", lambda: ten_million(large)),
     }
 
