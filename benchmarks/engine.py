@@ -1,4 +1,4 @@
-"""A store in this process beside a service of its own: single publishes of a named producer, in turns, and how soon one begins."""
+"""A store in this process beside a service of its own: single publishes of a named producer, in turns; how soon one begins."""
 
 from __future__ import annotations
 
