@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import inspect
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,7 +31,8 @@ settings.load_profile("default")
 
 for _name in [name for name in os.environ if name.startswith("ONCELOG_")]:
     del os.environ[_name]
-os.environ["XDG_CONFIG_HOME"] = "/nowhere"  # contexts of whoever runs the tests are none of their business
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="oncelog-tests-")  # nobody's contexts; browsers write there, too
+atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Begun in the background of a shell; what is started here would not hear Ctrl-C either.

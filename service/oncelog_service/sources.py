@@ -107,6 +107,8 @@ class Sources(PydanticBaseSettingsSource):
 def _read(kind: type[BaseSettings], path: Path) -> Mapping[str, Any]:
     if not path.exists():  # pydantic would do without it
         raise BadConfigFile(f"{path} is not there")
+    if path.is_dir():
+        raise BadConfigFile(f"{path} is a directory")
     try:
         found = TomlConfigSettingsSource(kind, path).toml_data
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -10,8 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import oncelog
-from oncelog_service.cli.frame import ending
-from oncelog_service.cli.frame.codes import OK
+from oncelog_service.cli.frame import completing, ending
 from oncelog_service.cli.frame.lazy import Group, Later
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "atomic": ("nouns.atomic", "List, show and abort atomic commits."),
     "outbox": ("outbox", "Publish what a transactional outbox holds."),
     "pipeline": ("pipeline", "Run a pipeline on Spark: archive, backfill, audit."),
+    "completion": ("completion", "Print what has a shell complete commands and names."),
     "tx-serve": ("serve", "Run a transaction service alone."),
     "config": ("configuration", "Show and check the settings of a service."),
     "backup": ("stores.commands", "Back a running store up; list and prune backups."),
@@ -68,18 +69,22 @@ class Root(Group):
         **extra: Any,
     ) -> Any:
         """Run; in standalone mode that ends the process, by a sentence and a code where something went wrong."""
+        if completing.VARIABLE in os.environ:
+            completing.answer(partial(super().main, args, prog_name, completing.VARIABLE))
         run = partial(super().main, args, prog_name, complete_var, False, windows_expand_args, **extra)
         if not standalone_mode:
             return run()
         sys.exit(ending.run(run))
 
+    def make_context(self, *args: Any, **given: Any) -> Any:
+        """Read the command line, which may print help; to a reader that has gone (`| head`) enough was printed."""
+        with ending.enough():
+            return super().make_context(*args, **given)
+
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; one whose reader has gone (`| head`) has done enough."""
-        try:
+        """Run the command; so for what that prints."""
+        with ending.enough():
             return super().invoke(ctx)
-        except BrokenPipeError:
-            ending.forget_stdout()
-            raise typer.Exit(OK) from None
 
 
 app = typer.Typer(

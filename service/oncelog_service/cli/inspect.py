@@ -16,7 +16,7 @@ _PAYLOAD = ("payload_bytes", "payload")
 Limit = Annotated[int, typer.Option("--limit", min=1, max=2_000, help="Most entries to show.")]
 
 
-@command(group, "rows")
+@command(group, "rows", reads=True)
 def rows(
     session: Session,
     topic: Topic,
@@ -29,14 +29,14 @@ def rows(
     session.out.rows(found, ("offset", "messages", "message_id", *of_transaction, "producer", "sequence_id", *_PAYLOAD))
 
 
-@command(group, "groups")
+@command(group, "groups", reads=True)
 def groups(session: Session, topic: Topic, limit: Limit = 100) -> None:
     """Show what is stored apart from a topic's log, by write pointer, and whether it was published."""
     found = session.client.inspect_groups(topic, limit, session.namespace)
     session.out.rows(found, ("write_pointer", "atomic_number", "state", "messages", "published", "expired", "producer"))
 
 
-@command(group, "payloads")
+@command(group, "payloads", reads=True)
 def payloads(
     session: Session,
     topic: Topic,

@@ -88,7 +88,7 @@ def _run(made: OutboxRelay, once: bool) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-@command(group, "status", namespaced=False)
+@command(group, "status", namespaced=False, reads=True)
 def status(session: Session, database: Database, name: Name, table: Table = TABLE) -> None:
     """How many rows wait, for how long, and which relay publishes them. Changes nothing."""
     with _opened(session, database, name, table) as (outbox, engine):

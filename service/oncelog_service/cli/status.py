@@ -25,7 +25,7 @@ _COLUMNS = (
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, "status", namespaced=False)(status)
+    command(app, "status", namespaced=False, reads=True)(status)
 
 
 def status(session: Session) -> None:

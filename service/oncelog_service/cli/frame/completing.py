@@ -7,9 +7,10 @@ refuses, there is nothing to offer.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, redirect_stderr, suppress
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
@@ -19,11 +20,25 @@ from oncelog_service.cli.frame.contexts import load, path_of
 if TYPE_CHECKING:
     from oncelog.client import Client
 
+VARIABLE = "_ONCELOG_COMPLETE"
+"""Set where the shell asks."""
 SECONDS = 1.0
 """For an answer; a key was pressed, and the line waits."""
 MOST = 1_000
+_PLAIN = re.compile(r"[A-Za-z0-9_.:@=-]+", re.ASCII)
+"""What names consist of. A shell may be given nothing else: zsh reads what it gets as a program."""
 
 Ask = Callable[["Client", str, Any], Sequence[str]]
+
+
+def answer(command: Callable[[], Any]) -> NoReturn:
+    """Answer the shell that asks; whatever goes wrong, it hears nothing."""
+    from typer.completion import completion_init  # type: ignore[attr-defined]
+
+    completion_init()
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stderr(nowhere), suppress(Exception):
+        command()
+    raise SystemExit(0)
 
 
 def contexts(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -67,7 +82,7 @@ def _asked(ctx: typer.Context, incomplete: str, ask: Ask) -> list[str]:
             return []  # a store of this machine: to press a key opens none
         with _silent(), _client(connection) as client:
             found = ask(client, connection.namespace, ctx.params)
-        return sorted(name for name in found if name.startswith(incomplete))[:MOST]
+        return sorted(name for name in found if name.startswith(incomplete) and _PLAIN.fullmatch(name))[:MOST]
     except Exception:
         return []
 

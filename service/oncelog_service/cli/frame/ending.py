@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import typer
@@ -30,19 +30,22 @@ _WRONG = {
 
 def run(command: Callable[[], Any]) -> int:
     """Run the command line and say what is to be said of how it ends; its exit code."""
+    return _flushed(_ended(command))
+
+
+@contextmanager
+def enough() -> Iterator[None]:
+    """What a reader that has gone does not read is no fault; typer would make it one."""
     try:
-        code = _ended(command)
+        yield
     except BrokenPipeError:
-        code = OK
         forget_stdout()
-    return _flushed(code)
+        raise typer.Exit(OK) from None
 
 
 def _ended(command: Callable[[], Any]) -> int:
     try:
         return int(command() or OK)
-    except BrokenPipeError:
-        raise
     except KeyboardInterrupt:
         return INTERRUPTED
     except typer.Abort:
@@ -66,7 +69,13 @@ def _usage(error: Any) -> int:
     text = str(error.format_message()).replace(":\n\t", " ").replace(",\n\t", ", ").rstrip()
     if type(error).__name__ == "NoArgsIsHelpError":
         return _said(text, USAGE)
-    text = (_of_value(error) or text).replace(". Did you mean", "; did you mean").rstrip(".").removeprefix("Invalid value: ")
+    text = (
+        (_of_value(error) or text)
+        .replace(". Did you mean", "; did you mean")
+        .rstrip(".")
+        .removeprefix("Invalid value: ")
+        .replace("Value error, ", "")
+    )
     path = "oncelog" if error.ctx is None else error.ctx.command_path
     more = "" if text.endswith("?") else f"; see {path} --help"
     return _said(f"error: {text[:1].lower()}{text[1:]}{more}", USAGE)

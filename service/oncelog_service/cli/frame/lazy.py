@@ -35,6 +35,8 @@ class Group(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Take those in front; the rest as ever."""
         taken, rest = split(args)
+        if rest and _option(rest[0]) is not None and not ctx.resilient_parsing:
+            raise UsageError(f"{rest[0]} needs a value", ctx)
         ctx.meta[f"{__name__}:{ctx.command_path}"] = taken
         return super().parse_args(ctx, rest)
 
@@ -42,8 +44,7 @@ class Group(TyperGroup):
         """The command, and its arguments with those in front. Raises UsageError where it asks no service."""
         name, found, rest = super().resolve_command(ctx, args)
         taken = ctx.meta.get(f"{__name__}:{ctx.command_path}", [])
-        if isinstance(found, Later):
-            found = found.real()
+        found = found.real() if isinstance(found, Later) else found
         if not (ctx.resilient_parsing or found is None or isinstance(found, TyperGroup)):
             known = {option for param in found.params for option in param.opts}
             known -= set() if "--context" in known else set(COMMON)  # a service's own --token is another thing

@@ -36,7 +36,7 @@ _STYLE = {"critical": "bold red", "warning": "bold yellow", "info": "bold"}
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, "doctor", namespaced=False)(doctor)
+    command(app, "doctor", namespaced=False, reads=True)(doctor)
 
 
 def doctor(

@@ -34,7 +34,7 @@ _STYLE = {"critical": "bold red", "warning": "yellow", "info": "dim"}
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, "top", namespaced=False)(top)
+    command(app, "top", namespaced=False, reads=True)(top)
 
 
 def top(

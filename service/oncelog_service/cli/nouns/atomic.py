@@ -21,7 +21,7 @@ Group = Annotated[
 Producer = Annotated[str, typer.Argument(metavar="PRODUCER", help="Name of the producer.", show_default=False)]
 
 
-@command(group, "list", namespaced=False)
+@command(group, "list", namespaced=False, reads=True)
 def list_(
     session: Session,
     of_group: Annotated[str | None, typer.Option("--group", help="Only commits of this group.", show_default=False)] = None,
@@ -35,7 +35,7 @@ def list_(
     session.out.table(found, ["id", "group", "began", "expires", "branch of", "topics"], rows)
 
 
-@command(group, "show", namespaced=False)
+@command(group, "show", namespaced=False, reads=True)
 def show(session: Session, transaction: Transaction) -> None:
     """Show what became of an atomic commit, and where its messages are."""
     _print(session, session.client.atomic_outcome(transaction))
@@ -48,7 +48,7 @@ def abort(session: Session, transaction: Transaction, yes: Yes = False) -> None:
     _print(session, session.client.abort_atomic(transaction))
 
 
-@command(group, "producer", namespaced=False)
+@command(group, "producer", namespaced=False, reads=True)
 def producer(session: Session, of_group: Group, name: Producer) -> None:
     """Show the newest atomic commit under a producer's name: what is at or below its sequence id is a duplicate."""
     session.out.members(session.client.group_producer(of_group, name), "newest commit")

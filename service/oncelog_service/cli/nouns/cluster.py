@@ -9,7 +9,7 @@ from oncelog_service.cli.session import Session, command
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, "cluster", namespaced=False)(show)
+    command(app, "cluster", namespaced=False, reads=True)(show)
 
 
 def show(session: Session) -> None:

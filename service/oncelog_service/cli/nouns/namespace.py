@@ -18,14 +18,14 @@ _QUOTAS = ("max_messages_per_second", "max_bytes_per_second", "max_bytes")
 _WORDS = {None: Policy.INHERIT, True: Policy.ON, False: Policy.OFF}
 
 
-@command(group, "list", namespaced=False)
+@command(group, "list", namespaced=False, reads=True)
 def list_(session: Session) -> None:
     """List every namespace that has a topic or a policy."""
     names = session.client.namespaces()
     session.out.table(names, ["namespace"], [[name] for name in names])
 
 
-@command(group, "show", namespaced=False)
+@command(group, "show", namespaced=False, reads=True)
 def show(session: Session, name: Annotated[str, typer.Argument(help="Name of the namespace.")] = DEFAULT_NAMESPACE) -> None:
     """Show what holds for the namespace's topics that do not say otherwise."""
     policies = session.client.policies(name)

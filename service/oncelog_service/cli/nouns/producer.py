@@ -6,15 +6,16 @@ from typing import Annotated
 
 import typer
 
+from oncelog_service.cli.frame import completing
 from oncelog_service.cli.frame.lazy import noun
 from oncelog_service.cli.session import Session, Topic, Yes, command
 
 group = noun()
 
-Name = Annotated[str, typer.Argument(help="Name of the producer.", show_default=False)]
+Name = Annotated[str, typer.Argument(help="Name of the producer.", autocompletion=completing.producers, show_default=False)]
 
 
-@command(group, "list")
+@command(group, "list", reads=True)
 def list_(session: Session, topic: Topic) -> None:
     """List the producers of a topic with how far each has come."""
     found = list(session.client.producers(topic, session.namespace))
@@ -22,7 +23,7 @@ def list_(session: Session, topic: Topic) -> None:
     session.out.rows(found, columns)
 
 
-@command(group, "show")
+@command(group, "show", reads=True)
 def show(session: Session, topic: Topic, name: Name) -> None:
     """Show one producer as the live maps have it."""
     session.out.members(session.client.producer(topic, name, session.namespace), f"{session.namespace}/{topic}")
@@ -37,7 +38,7 @@ def forget(session: Session, topic: Topic, name: Name, yes: Yes = False) -> None
     session.out.result(value, f"producer {name} of {session.namespace}/{topic} is forgotten")
 
 
-@command(group, "why")
+@command(group, "why", reads=True)
 def why(
     session: Session,
     topic: Topic,

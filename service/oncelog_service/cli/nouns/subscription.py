@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from oncelog_service.cli.frame import completing
 from oncelog_service.cli.frame.lazy import noun
 from oncelog_service.cli.session import Session, Topic, Yes, command
 from oncelog_service.cli.values import parse_start
@@ -14,10 +15,12 @@ group = noun()
 
 _COLUMNS = ("name", "epoch", "cursor", "lag", "lost", "oldest_ms", "heard_ms", "held_by", "held_since_ms")
 
-Name = Annotated[str, typer.Argument(help="Name of the subscription.", show_default=False)]
+Name = Annotated[
+    str, typer.Argument(help="Name of the subscription.", autocompletion=completing.subscriptions, show_default=False)
+]
 
 
-@command(group, "list")
+@command(group, "list", reads=True)
 def list_(
     session: Session,
     topic: Annotated[str | None, typer.Argument(help="Name of the topic; without one, all topics.", show_default=False)] = None,
@@ -29,7 +32,7 @@ def list_(
         session.out.rows(list(session.client.subscriptions(topic, session.namespace)), _COLUMNS)
 
 
-@command(group, "show")
+@command(group, "show", reads=True)
 def show(session: Session, topic: Topic, name: Name) -> None:
     """Show one subscription: its cursor, what is before it, and its consumer's epoch."""
     session.out.members(session.client.subscription(topic, name, session.namespace), f"{session.namespace}/{topic}")

@@ -42,7 +42,7 @@ def create(
     session.out.result(made.to_wire(), made.secret or f"granted to {made.name}; the client certificate is its secret")
 
 
-@command(group, "list", namespaced=False)
+@command(group, "list", namespaced=False, reads=True)
 def list_(session: Session, store: Store = None) -> None:
     """List the tokens by name, without their secrets."""
     if store is None:

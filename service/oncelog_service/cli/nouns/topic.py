@@ -41,14 +41,14 @@ def create(
     session.out.result({"namespace": session.namespace, "topic": topic}, f"topic {session.namespace}/{topic} is there")
 
 
-@command(group, "list")
+@command(group, "list", reads=True)
 def list_(session: Session) -> None:
     """List the topics of a namespace."""
     names = session.client.topics(session.namespace)
     session.out.table(names, ["topic"], [[name] for name in names])
 
 
-@command(group, "show")
+@command(group, "show", reads=True)
 def show(session: Session, topic: Topic) -> None:
     """Show a topic's properties, where its log begins and ends, and which transactions hold messages back."""
     properties = session.client.topic(topic, session.namespace).properties

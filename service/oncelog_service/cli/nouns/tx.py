@@ -28,7 +28,7 @@ class Listed(StrEnum):
     HELD = "held"
 
 
-@command(group, "list", namespaced=False)
+@command(group, "list", namespaced=False, reads=True)
 def list_(
     session: Session,
     state: Annotated[
@@ -57,7 +57,7 @@ def _list_held(session: Session) -> None:
     session.out.table(held, columns, rows)
 
 
-@command(group, "show", namespaced=False)
+@command(group, "show", namespaced=False, reads=True)
 def show(session: Session, pointer: Pointer) -> None:
     """Show what became of a transaction, by its write pointer or that of a checkpoint."""
     session.out.members(session.client.transaction_status(pointer), "transaction")

@@ -25,7 +25,7 @@ class _Pipelines(Group):
             try:
                 from oncelog_service.cli.pipeline.commands import made
             except ImportError as error:
-                raise refused(Output("--json" in sys.argv), "spark_missing", f"{error}") from None
+                raise refused(Output(bool({"--json", "-j"} & set(sys.argv))), "spark_missing", f"{error}") from None
             self._made = made()
         return self._made
 

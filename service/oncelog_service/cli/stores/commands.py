@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from oncelog_service.cli.frame import completing
 from oncelog_service.cli.frame.lazy import noun
 from oncelog_service.cli.output import Output
 from oncelog_service.cli.session import Json, Session, Yes, command
@@ -28,14 +29,16 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.add_typer(backups, name="backup")
     app.command("restore")(restore)
-    command(app, "verify", namespaced=False)(verify)
+    command(app, "verify", namespaced=False, reads=True)(verify)
     app.command("copy")(copy)
     app.command("salvage")(salvage)
 
 
 def verify(
     session: Session,
-    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Topics; all if none is named.")] = None,
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC", help="Topics; all if none is named.", autocompletion=completing.topics)
+    ] = None,
     namespace: Annotated[
         str | None,
         typer.Option("--namespace", help="Namespace of the topics; if no topic is named: all namespaces.", show_default=False),
