@@ -229,7 +229,8 @@ def test_who_waits_when_the_service_stops_is_told_that_nothing_was_done(patient:
         assert float(size) == waiting(service) > 3 * len(LARGE)
         service.stop()
         for each in answers:
-            assert_problem(each.result(PATIENCE), 503, "storage_unavailable", definite=True)
+            refused = assert_problem(each.result(PATIENCE), 503, "storage_unavailable", definite=True)
+            assert refused["detail"] == turns.STOPPING, "before it was begun"
     with running_service(open_store=lambda: MemoryStore(disk)) as service:
         assert Topic(service.url, create=False).payloads() == ["before"]
 
