@@ -88,6 +88,7 @@ WIDE = (
     "tests/storage/test_lease_moments.py",
     "tests/rest/test_crowds.py",
     "tests/docs/test_site.py",
+    "tests/docs/test_notebooks.py",
 )
 """Tests that kill services, run several of them or press one hard, those of examples, and those that run other tests."""
 

@@ -12,10 +12,11 @@ author = "the authors of oncelog"
 copyright = "the authors of oncelog"  # noqa: A001  # Sphinx's name
 version = release = oncelog.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 root_doc = "docs/site/index"
-include_patterns = ["*.md", "docs/*.md", "docs/site/*.md", "docs/coming/*.md", "docs/decisions/*.md"]
+include_patterns = ["*.md", "docs/*.md", "docs/site/*.md", "docs/coming/*.md", "docs/decisions/*.md", "docs/notebooks/*.ipynb"]
 
+nb_execution_mode = "off"
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 
