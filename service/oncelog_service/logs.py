@@ -1,5 +1,8 @@
 """Lays the service's log: one line a record, as text or as JSON, with the time and its zone, and with the request it is about.
 
+Lines are written by a thread of their own: whoever was to read stderr and does not – a pipe that is full, a terminal that was
+stopped – must not stop the service. Then lines are left out, and it is said how many.
+
 What is said while a request is answered names that request, who asked, and the topic: :data:`asking` is set where its handler
 begins, and is inherited by what that awaits. It holds some words, never the request itself: a task that lives on keeps no body.
 """
@@ -8,9 +11,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import queue
 import re
+import sys
+import threading
 from collections.abc import Mapping
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
@@ -19,6 +26,10 @@ Form = Literal["text", "json"]
 
 _LONGEST_NAME = 250
 """Characters of a name that a line keeps; one that is longer is none."""
+_MOST_LINES = 2_000
+"""That wait to be written."""
+_LAST_SECONDS = 1.0
+"""How long the end of the process waits for lines to be written."""
 
 
 class Asking(NamedTuple):
@@ -94,6 +105,52 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     return "\n".join([*parts, *([record.stack_info] if record.stack_info else [])])
 
 
+class Unhurried(logging.Handler):
+    """Hands lines to a thread that writes them to a file; what logs never waits for that."""
+
+    def __init__(self, file: int) -> None:
+        """``file``: its descriptor. What Python buffers would be locked by the thread when the process ends."""
+        super().__init__()
+        self._file = file
+        self._lines: queue.Queue[str] = queue.Queue(_MOST_LINES)
+        self._left_out = 0
+        threading.Thread(target=self._write, name="oncelog-log", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Lays the record here and now, where it is known which request it is about."""
+        try:
+            if self._left_out and not self._lines.full():
+                said, self._left_out = self._left_out, 0
+                self._lines.put_nowait(Context().run(self.format, _about_those_left_out(said)))  # of no request
+            self._lines.put_nowait(self.format(record))
+        except queue.Full:
+            self._left_out += 1
+        except Exception:  # as every handler of logging does with a record that cannot be laid
+            self.handleError(record)
+
+    def flush(self) -> None:
+        """Returns when all is written, or nobody has read for a moment."""
+        with self._lines.all_tasks_done:
+            self._lines.all_tasks_done.wait_for(lambda: not self._lines.unfinished_tasks, _LAST_SECONDS)
+
+    def _write(self) -> None:
+        while True:
+            line = self._lines.get()
+            left = f"{line}\n".encode("utf-8", "backslashreplace")
+            try:
+                while left:
+                    left = left[os.write(self._file, left) :]
+            except OSError:
+                pass  # whoever read has gone; there is nobody to tell
+            finally:
+                self._lines.task_done()
+
+
+def _about_those_left_out(number: int) -> logging.LogRecord:
+    said = "%d lines of the log were left out, as nobody read them"
+    return logging.LogRecord(__name__, logging.WARNING, __file__, 0, said, (number,), None)
+
+
 def begin(level: str, form: Form) -> None:
     """Have the process log to stderr from now on, in this form, this and what is worse. Again: from now on otherwise.
 
@@ -105,6 +162,9 @@ def begin(level: str, form: Form) -> None:
             handler.setFormatter(formatter)
             root.setLevel(level.upper())
             return
-    handler = logging.StreamHandler()
+    try:
+        handler: logging.Handler = Unhurried(sys.stderr.fileno())
+    except (OSError, ValueError, AttributeError):  # no file: a test's, or there is none
+        handler = logging.StreamHandler()
     handler.setFormatter(formatter)
     logging.basicConfig(level=level.upper(), handlers=[handler])

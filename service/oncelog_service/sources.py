@@ -6,7 +6,6 @@ does not count.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -105,16 +104,20 @@ class Sources(PydanticBaseSettingsSource):
 
 
 def _read(kind: type[BaseSettings], path: Path) -> Mapping[str, Any]:
-    if not path.exists():  # pydantic would do without it
-        raise BadConfigFile(f"{path} is not there")
-    if path.is_dir():
-        raise BadConfigFile(f"{path} is a directory")
     try:
+        if not path.exists():  # pydantic would do without it
+            raise FileNotFoundError
+        if path.is_dir():
+            raise BadConfigFile(f"{path} is a directory")
         found = TomlConfigSettingsSource(kind, path).toml_data
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadConfigFile(f"{path} is no TOML: {error}") from None
+    except FileNotFoundError:
+        raise BadConfigFile(f"{path} is not there") from None
     except OSError as error:
         raise BadConfigFile(f"{path} cannot be read: {error.strerror}") from None
+    except BadConfigFile:
+        raise
+    except (ValueError, RecursionError) as error:  # also of numbers and nests that are TOML, and more than Python reads
+        raise BadConfigFile(f"{path} is no TOML: {error}") from None
     for name, value in found.items():
         if isinstance(value, dict):
             raise BadConfigFile(
@@ -159,7 +162,10 @@ def problems_of(error: BadConfigFile | ValidationError, kind: type[HasOrigins], 
     """Returns what is wrong with each setting."""
     if isinstance(error, BadConfigFile):
         return [Problem("", str(error))]
-    origins = kind.origins(given)
+    try:
+        origins = kind.origins(given)
+    except BadConfigFile as changed:  # the file, since it was read
+        return [Problem("", str(changed))]
     return [_problem(each, origins, kind) for each in error.errors(include_url=False, include_input=False)]
 
 
@@ -173,5 +179,5 @@ def _problem(found: ErrorDetails, origins: Mapping[str, Origin], kind: type[HasO
         detail = "there is no such setting; " + (f"is {likely[0]} meant?" if likely else "docs/settings.md lists all")
     elif found["type"] == "bool_parsing":
         detail = "Input should be on or off"
-    origin = origins[name]
+    origin = origins.get(name, Origin("file", ""))  # of what stands in the file no more
     return Problem(f"{origin.named}, {name}" if origin.source == "file" else origin.named, detail)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import re
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
 
-from oncelog_service.logs import Asking, JsonLines, TextLines, asking, begin
+from oncelog_service.logs import Asking, JsonLines, TextLines, Unhurried, asking, begin
+from tests.patience import until
 
 PATH = {"namespace": "default", "topic": "orders"}
 
@@ -139,3 +142,42 @@ def test_a_log_that_somebody_else_has_set_up_stays_as_it_is() -> None:
     assert before, "pytest's own"
     begin("error", "json")
     assert (root.handlers, root.level) == (before, level)
+
+
+def _read(pipe: int) -> list[str]:
+    with os.fdopen(pipe, encoding="utf-8") as file:
+        return file.read().splitlines()
+
+
+def test_a_pipe_that_nobody_reads_stops_nothing_and_it_is_said_how_many_lines_are_missing(asked: Asking) -> None:
+    reads, writes = os.pipe()
+    handler = Unhurried(writes)
+    handler.setFormatter(JsonLines())
+    for number in range(6_000):
+        handler.handle(record("line %d \ud800", number))  # would wait for ever, were it written here
+    found: list[str] = []
+    reader = threading.Thread(target=lambda: found.extend(_read(reads)))
+    reader.start()
+    until(lambda: not handler._lines.unfinished_tasks)
+    handler.handle(record("the last"))
+    handler.flush()
+    os.close(writes)
+    reader.join()
+    told = [json.loads(line) for line in found]
+    kept = [each["message"] for each in told[:-2]]
+    assert kept == [f"line {number} \ud800" for number in range(len(kept))]
+    assert 2_000 <= len(kept) < 6_000
+    assert told[-2]["message"] == f"{6_000 - len(kept)} lines of the log were left out, as nobody read them"
+    assert "request" not in told[-2]
+    assert (told[-1]["message"], told[-1]["request"]) == ("the last", "r-1")
+
+
+def test_a_reader_that_has_gone_ends_nothing(asked: Asking) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    handler = Unhurried(writes)
+    for number in range(3):
+        handler.handle(record("line %d", number))
+    handler.flush()
+    assert not handler._lines.unfinished_tasks
+    os.close(writes)

@@ -136,6 +136,8 @@ def test_what_is_none_is_named_with_the_file_the_key_and_what_is_allowed(tmp_pat
         ("port = ", "is no TOML: Invalid value (at end of document)"),
         ("port = 1\nport = 2\n", "is no TOML: Cannot overwrite a value (at line 2, column 9)"),
         ('config = "another.toml"\n', "a file of settings names no other one; remove it"),
+        ("port = " + "[" * 5_000 + "]" * 5_000, "is no TOML: maximum recursion depth exceeded"),
+        ("port = " + "9" * 5_000, "is no TOML: Exceeds the limit"),
         (None, "is not there"),
     ],
 )
