@@ -162,9 +162,13 @@ def begin(level: str, form: Form) -> None:
             handler.setFormatter(formatter)
             root.setLevel(level.upper())
             return
+    made = _to_stderr()
+    made.setFormatter(formatter)
+    logging.basicConfig(level=level.upper(), handlers=[made])
+
+
+def _to_stderr() -> logging.Handler:
     try:
-        handler: logging.Handler = Unhurried(sys.stderr.fileno())
-    except (OSError, ValueError, AttributeError):  # no file: a test's, or there is none
-        handler = logging.StreamHandler()
-    handler.setFormatter(formatter)
-    logging.basicConfig(level=level.upper(), handlers=[handler])
+        return Unhurried(sys.stderr.fileno())
+    except (OSError, ValueError, AttributeError):  # it is no file, as in a test, or there is none
+        return logging.StreamHandler()
