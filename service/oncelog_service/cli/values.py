@@ -6,11 +6,14 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import typer
 
-from oncelog import MessageId
-from oncelog.reading.reader import Start
+from oncelog.message_id import MessageId
+
+if TYPE_CHECKING:
+    from oncelog.reading.reader import Start
 
 
 class Switch(StrEnum):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import pty
 import re
 import shlex
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -354,6 +356,23 @@ def test_rows_come_as_they_are_found() -> None:
     next(shown)
     assert len(taken) == 200
     assert len(list(shown)) == 1_000
+
+
+@pytest.mark.parametrize(
+    ("env", "styled"), [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_on_a_terminal_heads_are_bold_unless_that_is_not_wanted(env: dict[str, str], styled: bool, client: Client) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "ONCELOG_URL": client.url, "COLUMNS": "30", **env}
+    with subprocess.Popen([*ONCELOG, "topic", "list"], stdout=theirs, stdin=theirs, env=environment) as running:
+        os.close(theirs)
+        told = b""
+        with suppress(OSError):  # how Linux says that the other end is closed
+            while more := os.read(ours, 4096):
+                told += more
+        assert running.wait(PATIENCE) == 0
+    os.close(ours)
+    assert told == (b"\x1b[1mtopic\x1b[0m" if styled else b"topic") + b"\r\nt\r\n"
 
 
 def test_what_would_do_something_to_a_terminal_is_written_out() -> None:

@@ -41,7 +41,9 @@ def verify(
     ] = None,
     namespace: Annotated[
         str | None,
-        typer.Option("--namespace", help="Namespace of the topics; if no topic is named: all namespaces.", show_default=False),
+        typer.Option(
+            "--namespace", "-N", help="Namespace of the topics; if no topic is named: all namespaces.", show_default=False
+        ),
     ] = None,
     store: Annotated[
         str | None, typer.Option("--store", help="Open this store itself: the service is stopped.", show_default=False)
