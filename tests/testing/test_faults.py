@@ -131,6 +131,14 @@ def test_a_killed_service_starts_again_with_what_was_on_disk(kit: OncelogService
     assert (kit.url, fault.fired, fault.came) == (url, 1, 7)
 
 
+def test_clients_of_the_process_that_use_no_port_meet_the_same(kit: OncelogService) -> None:
+    kit.faults.lose_answer(nth=2)
+    kit.faults.kill(nth=4)
+    with Producer("t", name="loader", url=kit.store_url) as producer:
+        assert "".join(producer.send(row).status[0] for row in ROWS) == "sddsss"
+    kit.check_published("t", ROWS)
+
+
 def test_a_service_that_is_killed_now_is_down_until_it_is_started(kit: OncelogService, once: Client) -> None:
     published(kit)
     kit.kill(restart=False)
@@ -224,7 +232,9 @@ def test_time_passes_at_a_request(kit: OncelogService, once: Client) -> None:
 def test_a_clock_that_is_set_back_shows_after_a_kill_and_loses_nothing(kit: OncelogService) -> None:
     say(kit.client, b"a")
     kit.step_clock(-86_400)
+    assert kit._clock.behind_ms() > 86_000_000
     kit.kill()
+    assert kit._clock.behind_ms() == 0
     say(kit.client, b"b")
     kit.faults.step_clock(2 * 86_400)
     say(kit.client, b"c")
@@ -327,5 +337,17 @@ def test_what_a_test_looks_with_meets_no_fault(kit: OncelogService) -> None:
 
 
 def test_a_setting_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="no_such"):
-        service(no_such=1)
+    for wrong in ({"no_such": 1}, {"store": "leveldb:///tmp/no_such"}):
+        with pytest.raises(ValueError, match=r"no_such|in memory"):
+            service(**wrong)
+
+
+def test_what_a_test_looks_with_shows_the_token_of_its_service() -> None:
+    with service(token="s3cret-s3cret-s3cret", min_free_bytes=0) as kit:
+        kit.client.create_topic("t")
+        say(kit.client, b"a")
+        kit.check_published("t", [b"a"])
+        with pytest.raises(ValueError, match="min_free_bytes"):
+            kit.fill_disk()
+        with Client(kit.url) as stranger, pytest.raises(errors.Unauthorized):
+            stranger.topic("t")

@@ -43,7 +43,10 @@ class OncelogService:
     """
 
     def __init__(self, **settings: Any) -> None:
-        """``settings``: of the service, by name, as `oncelog serve` takes them. Raises ValueError: one is none."""
+        """``settings``: of the service, by name, as `oncelog serve` takes them. Raises ValueError: one is none, or its store."""
+        if "store" in settings:
+            raise ValueError("the store of a service for tests is in memory: leave store= out")
+        self._token: str | None = settings.get("token")
         self.faults = Faults(self)
         self._disk = Disk()
         self._clock = MovedClock()
@@ -59,6 +62,8 @@ class OncelogService:
         self._client: Client | None = None
         self.url = ""
         """Where it listens, http://127.0.0.1:…, the same after it was killed. Empty before it has started."""
+        self.store_url = str(self._engine.address)
+        """By which clients of this process reach it without a port, as they would open a store; faults strike there, too."""
 
     # --- its life
 
@@ -103,6 +108,7 @@ class OncelogService:
         with self._lives:
             self._ended = True
             self._engine.abandon()
+            self._engine.stop()  # by its store's URL it is not found any more
         for thread in self._killing:
             thread.join()
         if self._failures:
@@ -170,7 +176,7 @@ class OncelogService:
     def client(self) -> Client:
         """A client of it, which is closed with it."""
         if self._client is None:
-            self._client = Client(self.url)
+            self._client = Client(self.url, token=self._token)
         return self._client
 
     def recorder(self, topic: str, **options: Any) -> Recorder:
@@ -251,6 +257,8 @@ class OncelogService:
             await log.subscriptions.open(OpenSubscription(name=subscription, nonce=uuid4().hex))
 
     async def disk_fills(self) -> None:
+        if not self._engine.service.room.floor:
+            raise ValueError("a service whose min_free_bytes is 0 takes in whatever comes, until a write fails")
         self._disk.free = lambda: 0
         await self._looks_at_the_disk()
 
