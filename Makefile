@@ -80,10 +80,23 @@ contracts: $(READY) ## import-linter: who may import whom
 .PHONY: check
 check: lint types contracts test ## what every change must pass; CI runs test-all besides
 
+.PHONY: dist
+dist: $(READY) ## build wheel and sdist of what is committed into dist
+	rm -rf dist
+	$(BIN)/python -c 'import pathlib, tempfile; from release.building import build_twice; build_twice(pathlib.Path(), "HEAD", pathlib.Path(tempfile.mkdtemp()), pathlib.Path("dist").absolute())'
+
+.PHONY: release
+release: $(READY) ## check, test, build and tag VERSION=X.Y.Z; uploads nothing (ARGS=--rehearse: without tests and tag)
+	@test -n "$(VERSION)" || { echo "make release VERSION=X.Y.Z"; exit 1; }
+	$(BIN)/python -m release $(VERSION) $(ARGS)
+
+COMPILE := pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-strip-extras --no-annotate --no-header
+
 .PHONY: constraints
-constraints: $(READY) ## resolve the dependencies anew into constraints.txt
+constraints: $(READY) ## pin what pyproject.toml asks for and constraints.txt has not yet (ARGS=--upgrade: everything anew)
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --extra service --extra postgresql --extra jwt --extra spark --extra otel --group dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-strip-extras --no-annotate --no-header --upgrade -o constraints.txt
+	$(BIN)/uv $(COMPILE) --extra service --extra postgresql --extra jwt --extra spark --extra otel --group dev $(ARGS) -o constraints.txt
+	$(BIN)/uv $(subst pyproject.toml,--group pyproject.toml:release,$(COMPILE)) $(ARGS) -o release/constraints.txt
 
 .PHONY: clean
 clean: ## remove what make made

@@ -230,7 +230,7 @@ def test_a_service_of_another_version_is_named_with_how_to_install_the_command_o
 ) -> None:
     other = "2.0; echo"
     monkeypatch.setattr("oncelog_service.watch.watch.oncelog", SimpleNamespace(__version__=other))
-    found = doctor(url=running.url, code=1)
+    found = doctor(url=running.url, code=11)
     assert found.keys() == {"versions_differ"}
     (command,) = found["versions_differ"]["commands"]
     assert shlex.split(command) == ["pip", "install", f"oncelog[service]=={other}"], (

@@ -1,0 +1,1 @@
+"""What makes a release of oncelog: docs/releasing.md. Nothing here uploads anything."""
