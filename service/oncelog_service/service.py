@@ -246,8 +246,11 @@ class Service:
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
+            while not opening.done():
+                with suppress(asyncio.CancelledError):  # told again, it waits on
+                    await asyncio.wait([opening])
             with suppress(Exception):
-                await asyncio.to_thread((await opening).close)
+                await asyncio.to_thread(opening.result().close)
             raise
 
     def drain(self) -> None:

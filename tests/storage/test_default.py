@@ -172,7 +172,7 @@ def test_no_command_meets_a_missing_driver_with_more_than_a_sentence(
         assert result.stderr.count("\n") <= 2, (command, result.stderr)
     result = run("config", "check", "--json")
     told = [each["detail"] for each in json.loads(result.stdout) if each["outcome"] == "failed"]
-    assert (result.exit_code, len(told), told[0].startswith(needs)) == (2, 1, True)
+    assert (result.exit_code, len(told), told[0].startswith(needs)) == (10, 1, True)
     result = run("doctor", "--store", url, "--json", url="http://127.0.0.1:9")
     assert "needs plyvel" in result.stdout
     assert "store_not_whole" not in result.stdout

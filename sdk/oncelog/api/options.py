@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, TypeVar
 
 from oncelog.message_id import MessageId
 from oncelog.values.expectation import UNCHECKED, Unchecked
+from oncelog.wire.media import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
     from oncelog.api.api import Api
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_DEFAULTS = {"expected_key_offset": UNCHECKED}
+_DEFAULTS = {"expected_key_offset": UNCHECKED, "namespace": DEFAULT_NAMESPACE}
 """Of the options whose default is not None."""
 
 Raw = Literal["bytes"] | None
@@ -83,15 +84,26 @@ class AsyncProducerOptions(AsyncConnectionOptions, _Producer, total=False):
     """What an AsyncProducer may be given beside topic and codec."""
 
 
-class MessageOptions(TypedDict, total=False):
-    """What a message may be given beside its value."""
-
-    sequence_id: int | None
-    """Rises from message to message of a producer. None: the SDK numbers."""
+class _Message(TypedDict, total=False):
     key: bytes | str | None
     properties: Mapping[str, str] | None
     ttl: int | None
     """Seconds that it lives; shorter than the topic's."""
+
+
+class OutboxOptions(_Message, total=False):
+    """What a message in an outbox may be given beside its value."""
+
+    namespace: str
+
+
+class _Numbered(TypedDict, total=False):
+    sequence_id: int | None
+    """Rises from message to message of a producer. None: the SDK numbers."""
+
+
+class MessageOptions(_Numbered, _Message, total=False):
+    """What a message may be given beside its value."""
 
 
 class SendOptions(MessageOptions, total=False):

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import sqlalchemy as sa
 
+from oncelog.api.options import OutboxOptions, shows
 from oncelog.codecs import codec_for
 from oncelog.process.tracing import switch
 from oncelog.sql.table import NAME_LIMIT, TableOnDemand, Working, create_missing, now_ms
@@ -99,16 +100,13 @@ class Outbox:
         """
         create_missing(self.metadata, engine)
 
+    @shows(OutboxOptions)
     def add(
         self,
         session: Working,
         topic: str,
         payload: Any,
-        *,
-        key: bytes | str | None = None,
-        properties: Mapping[str, str] | None = None,
-        ttl: int | None = None,
-        namespace: str = DEFAULT_NAMESPACE,
+        **options: Unpack[OutboxOptions],
     ) -> None:
         """Adds one message to the current transaction of ``session``; it does not commit. It has no message id yet.
 
@@ -119,7 +117,7 @@ class Outbox:
             ValueError: no topic or namespace can be called so; the connection is in AUTOCOMMIT. CodecError; TypeError;
             InvalidRequest: a ttl that is none.
         """
-        row = self.row(topic, payload, key=key, properties=properties, ttl=ttl, namespace=namespace)
+        row = self.row(topic, payload, **options)
         self._on_demand.connection(session).execute(self._insert, row)
 
     def row(

@@ -187,13 +187,15 @@ def _alone(directory: Path) -> Iterator[None]:
 
 def _write(path: Path, text: str) -> None:
     """All of it or nothing. Where the file is a link to another one, that other one is replaced."""
+    from oncelog_service.storage.files.directory import sync  # who only reads contexts needs none of a store
+
     path = path.resolve()
     number, made = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # of mode 0600
     try:
         with os.fdopen(number, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fsync(number)
+            sync(number)
         os.replace(made, path)
     except BaseException:
         Path(made).unlink(missing_ok=True)

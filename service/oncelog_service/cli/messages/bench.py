@@ -29,6 +29,8 @@ _STAMP = struct.Struct(">d")
 _BUSY = 0.85
 """Of one processor. Python code runs on one at a time: with more than that, the client is what is measured."""
 _BARS = " ▁▂▃▄▅▆▇█"
+_CLOCK = 1e-9
+"""Seconds; what is shorter is not told apart."""
 _BUCKETS = 20
 _PERCENTILES = (("p50", 0.5, 1), ("p90", 0.9, 10), ("p99", 0.99, 100), ("p99.9", 0.999, 1_000), ("max", 1.0, 1))
 """Names, shares, and how many latencies there must be for one of them to lie beyond."""
@@ -131,10 +133,11 @@ def histogram(latencies: Sequence[float]) -> str:
     """How sorted latencies are spread, from the least on the left to the largest on the right; each bar is as much longer."""
     if not latencies or latencies[-1] <= latencies[0]:
         return _BARS[-1] if latencies else ""
-    least, most = max(latencies[0], 1e-9), latencies[-1]
+    least, most = log(max(latencies[0], _CLOCK)), log(max(latencies[-1], _CLOCK))
     counts = [0] * _BUCKETS
     for each in latencies:
-        counts[min(_BUCKETS - 1, int(log(max(each, least) / least) / log(most / least) * _BUCKETS))] += 1
+        share = (log(max(each, _CLOCK)) - least) / (most - least) if most > least else 0
+        counts[_BUCKETS - 1 if each == latencies[-1] else min(_BUCKETS - 1, int(share * _BUCKETS))] += 1
     # What is there at all is seen: the slow ones are few.
     return "".join(_BARS[ceil(count / max(counts) * (len(_BARS) - 1))] for count in counts)
 

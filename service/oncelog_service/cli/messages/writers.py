@@ -21,6 +21,7 @@ from oncelog.wire.models import RowState
 from oncelog_service.cli.messages.template import Form
 from oncelog_service.cli.messages.terminal import shown
 from oncelog_service.cli.output import iso_time
+from oncelog_service.storage.files.directory import sync
 
 _GROUP_ROWS, _GROUP_BYTES = 100_000, 32 * 2**20
 """Of a row group of Parquet; what is read until then is in memory."""
@@ -89,7 +90,7 @@ def writing(form: Written, template: Form | None, topic: str, to: Path | None) -
             yield writer
             writer.close()
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
         os.replace(part, to)
     finally:
         with suppress(OSError):
