@@ -32,14 +32,18 @@ class SystemClock:
         self._last_ms = 0
 
     def now_ms(self) -> int:
-        self._last_ms = max(self._last_ms, time.time_ns() // 1_000_000)
+        self._last_ms = max(self._last_ms, self._machine_ms())
         return self._last_ms
 
     def monotonic(self) -> float:
         return time.clock_gettime(_CLOCK)
 
     def behind_ms(self) -> int:
-        return max(0, self._last_ms - time.time_ns() // 1_000_000)
+        return max(0, self._last_ms - self._machine_ms())
+
+    def _machine_ms(self) -> int:
+        """Milliseconds since 1970, as the machine says: they go back where its clock is set."""
+        return time.time_ns() // 1_000_000
 
 
 class RunningClock:

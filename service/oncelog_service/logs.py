@@ -64,12 +64,12 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
     return {**({} if found is None else found.fields()), **getattr(record, "fields", {})}
 
 
-def printable(text: str) -> str:
+def printable(text: str, kept: str = "\t") -> str:
     """The text on one line: what would end it, move a terminal's cursor (also C1, in one character) or turn the order of what is
-    read (bidi) is written as Python writes it in a string. A client's words must not look like ours."""
+    read (bidi) is written as Python writes it in a string. A client's words must not look like ours. ``kept``: stays as it is."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() or each == "\t" else ascii(each)[1:-1] for each in text)
+    return "".join(each if each.isprintable() or each in kept else ascii(each)[1:-1] for each in text)
 
 
 class TextLines(logging.Formatter):

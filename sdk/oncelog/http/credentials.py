@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-_BROKEN = re.compile(r"[\x00-\x1f\x7f]")
+BROKEN = re.compile(r"[\x00-\x1f\x7f]")
+"""What no single line of text has in it."""
 
 
 class Secret(str):
@@ -46,7 +47,7 @@ def secret_in(path: str | Path, named: str) -> Secret:
 def checked(secret: str, what: str) -> Secret:
     """The secret without the line's end behind it. Raises ValueError: it is empty, or more than one line."""
     secret = secret.rstrip("\r\n")
-    if not secret or _BROKEN.search(secret):
+    if not secret or BROKEN.search(secret):
         raise ValueError(f"{what} is empty" if not secret else f"{what} is no single line of text")
     return Secret(secret)
 

@@ -13,7 +13,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from oncelog.errors import ConnectionFailed, OncelogError
-from oncelog_service.cli.frame.table import lines, printable
+from oncelog_service.cli.frame.table import lines
+from oncelog_service.logs import printable
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -140,10 +141,10 @@ def _shown(value: object) -> str:
         case None | []:
             return "-"
         case list():
-            return printable(", ".join(map(str, value)))
+            return printable(", ".join(map(str, value)), kept="")
         case True:
             return "yes"
         case False:
             return "no"
         case _:
-            return printable(str(value))
+            return printable(str(value), kept="")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from oncelog_service.clock import SystemClock
 
 
@@ -32,15 +30,8 @@ class MovedClock(SystemClock):
         """Sets the clock by so much, forward or back; no time passes."""
         self._set_by_ms += round(seconds * 1000)
 
-    def now_ms(self) -> int:
-        self._last_ms = max(self._last_ms, self._machine_ms())
-        return self._last_ms
-
     def monotonic(self) -> float:
         return super().monotonic() + self._passed_seconds
 
-    def behind_ms(self) -> int:
-        return max(0, self._last_ms - self._machine_ms())
-
     def _machine_ms(self) -> int:
-        return time.time_ns() // 1_000_000 + self._set_by_ms + round(self._passed_seconds * 1000)
+        return super()._machine_ms() + self._set_by_ms + round(self._passed_seconds * 1000)

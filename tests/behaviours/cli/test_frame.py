@@ -24,7 +24,8 @@ from oncelog_service.cli import COMMANDS
 from oncelog_service.cli.frame import codes
 from oncelog_service.cli.frame.codes import code_of
 from oncelog_service.cli.frame.lazy import split
-from oncelog_service.cli.frame.table import lines, measured, printable
+from oncelog_service.cli.frame.table import lines, measured
+from oncelog_service.logs import printable
 from tests.behaviours.cli.support import ONCELOG, process, run, value
 from tests.docs.pages import ROOT
 from tests.patience import PATIENCE
@@ -376,5 +377,5 @@ def test_on_a_terminal_heads_are_bold_unless_that_is_not_wanted(env: dict[str, s
 
 
 def test_what_would_do_something_to_a_terminal_is_written_out() -> None:
-    assert printable("a\x1b[31mb\tc\nd\x9b") == r"a\x1b[31mb\tc\nd\x9b"
+    assert printable("a\x1b[31mb\tc\nd\x9b", kept="") == r"a\x1b[31mb\tc\nd\x9b"
     assert printable("straße 日本") == "straße 日本"

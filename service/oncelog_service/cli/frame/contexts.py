@@ -18,8 +18,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from oncelog.http.credentials import BROKEN
+
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
-_BROKEN = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class BadContexts(Exception):
@@ -120,7 +121,7 @@ def checked(name: str, context: Context) -> Context:
         raise BadContexts(f"a context's name is 1 to 64 of the characters A-Z a-z 0-9 _ . -, not {name!r}")
     for key in KEYS:
         value = getattr(context, key)
-        if value is not None and (not value or _BROKEN.search(value)):
+        if value is not None and (not value or BROKEN.search(value)):
             raise BadContexts(f"{key} of context {name} is {'no single line of text' if value else 'empty'}")
     if context.token is not None and context.token_file is not None:
         raise BadContexts(f"context {name} has a token and a token_file; one is enough")

@@ -81,10 +81,3 @@ def measured(text: str) -> int:
     from unicodedata import combining, east_asian_width
 
     return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)
-
-
-def printable(text: str) -> str:
-    """The text with every character that would do something to a terminal, or to a line, written out."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape", "backslashreplace").decode() for each in text)
