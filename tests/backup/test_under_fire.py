@@ -253,7 +253,7 @@ def test_a_refusal_is_answered_with_its_status_and_a_failure_on_the_way_as_the_l
         (tmp_path / "full").mkdir()
         (tmp_path / "full/letter").touch()
         refused = run("backup", "create", "full", url=service.url)
-        assert (refused.exit_code, "not empty" in refused.stderr) == (1, True)
+        assert (refused.exit_code, "not empty" in refused.stderr) == (6, True)
         with Producer[bytes]("t", client=client) as producer:
             producer.send_batch([b"." * 50_000] * 400)
         steps = iter(client.backup("hot"))
