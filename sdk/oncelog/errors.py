@@ -330,6 +330,13 @@ class OffsetMismatch(OncelogError, status=412):
     """`namespace/topic`."""
 
 
+class PropertiesChanged(OncelogError, status=412):
+    """The topic's properties are not what was expected any more; nothing was changed: look at them again."""
+
+    properties: dict[str, str]
+    """As they are now."""
+
+
 class RequestTooLarge(OncelogError, status=413):
     """The request is larger than the service takes; send less at once."""
 
@@ -589,6 +596,7 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "int": lambda value: type(value) is int and -(2**63) <= value < 2**63,
     "str": lambda value: isinstance(value, str),
     "list[str]": lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
+    "dict[str, str]": lambda value: isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),
     "None": lambda value: value is None,
 }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Generator, Sequence
+from collections.abc import AsyncIterator, Collection, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from functools import partial
@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from oncelog.errors import (
     InvalidRequest,
+    PropertiesChanged,
     StaleMessageId,
     StorageUnavailable,
     TopicDamaged,
@@ -157,12 +158,22 @@ class Topics:
                 row = TopicRow(before.generation + 1, created, kept, epoch_floor=before.epoch_floor)
             await self._write(writer, namespace, topic, row, counting)
 
-    async def update(self, namespace: str, topic: str, properties: object) -> None:
-        """Replace all properties. Raises InvalidRequest, TopicNotFound."""
+    async def update(self, namespace: str, topic: str, properties: object, expected: Mapping[str, str] | None = None) -> None:
+        """Replace all properties. ``expected``: as :meth:`get` had shown them, to whom asks this.
+
+        Of two who have seen the same, one finds what the other has made of it: judged under the topic's lock and its lease, with
+        the write. Raises InvalidRequest, TopicNotFound, PropertiesChanged.
+        """
         async with self._locked((namespace, topic)):
             row = await self._existing(namespace, topic)
             writer = await self._writer_of((namespace, topic))
             row = await self._existing(namespace, topic)
+            present = shown_properties(row.properties, raised(row.generation, self.incarnation))
+            if expected is not None and expected != present:
+                raise PropertiesChanged(
+                    f"the properties of topic {namespace}/{topic} were changed since you looked; nothing was done, look again",
+                    properties=present,
+                )
             kept = check_properties(properties, raised(row.generation, self.incarnation))
             log = self._open.get((namespace, topic))
             before = (

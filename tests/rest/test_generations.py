@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import pytest
 
+from oncelog_service.service import Service
 from tests.rest.talk import Topic, assert_problem
 from tests.world.service import RunningService
 
@@ -44,6 +47,30 @@ def test_nothing_is_done_to_what_was_made_anew(topic: Topic, method: str, path: 
     topic.good(method, path, **meant)
     gone = topic.request("GET", seen)
     assert gone.status_code == 404 if method == "DELETE" else gone.json()["cursor"] == 2
+
+
+def test_of_those_who_change_what_all_have_seen_one_does(running: RunningService) -> None:
+    topic = Topic(running.url, "changed")
+    seen = topic.good("GET")["properties"]
+
+    async def all_at_once(service: Service) -> list[object]:
+        asked = (service.topics.update("default", "changed", {"ttl": str(ttl)}, seen) for ttl in range(1, 9))
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    ended = running.on_loop(all_at_once)
+    assert sorted(type(each).__name__ for each in ended) == ["NoneType", *["PropertiesChanged"] * 7]
+    first = {"ttl": str(ended.index(None) + 1), "generation": "1"}
+    assert topic.good("GET")["properties"] == first
+    answer = topic.request("PUT", "/properties", params={"expected": json.dumps(seen)}, json={"ttl": 99})
+    assert assert_problem(answer, 412, "properties_changed")["properties"] == first == topic.good("GET")["properties"]
+    topic.good("PUT", "/properties", params={"expected": json.dumps(first)}, json={"ttl": 99})
+    now = topic.good("GET")["properties"]
+    topic.good("DELETE")
+    topic.good("PUT", json={"ttl": 99})
+    answer = topic.request("PUT", "/properties", params={"expected": json.dumps(now)}, json={})
+    assert assert_problem(answer, 412, "properties_changed")["properties"] == {"ttl": "99", "generation": "2"}
+    for wrong in ("", "[]", '{"ttl": 99}', "{", "null"):
+        assert_problem(topic.request("PUT", "/properties", params={"expected": wrong}, json={}), 400, "invalid_request")
 
 
 @pytest.mark.parametrize("name", [".", ".."])

@@ -16,6 +16,7 @@ from oncelog.errors import (
     ConnectionFailed,
     InvalidRequest,
     InvalidResponse,
+    PropertiesChanged,
     ResponseTimeout,
     StaleMessageId,
     StorageUnavailable,
@@ -68,6 +69,12 @@ def test_a_topic_is_created_changed_and_deleted_and_comes_back_empty(client: Cli
     client.update_topic(name, {"ttl": 3600, "deduplication": False})
     properties = client.topic(name).properties
     assert (properties["ttl"], properties["deduplication"]) == ("3600", "false"), "properties may be numbers and truths"
+    client.update_topic(name, {"ttl": 4000}, expected=properties)
+    with pytest.raises(PropertiesChanged) as changed:
+        client.update_topic(name, {"deduplication": False}, expected=properties)
+    assert (changed.value.properties, changed.value.definite) == (client.topic(name).properties, True)
+    assert changed.value.properties == {"ttl": "4000", "generation": "1"}
+    client.update_topic(name, {"deduplication": False}, expected=changed.value.properties)
     with Producer(name, client=client, name="p") as producer:
         last = producer.send_batch([b"x"] * 7)[-1]
     stats = client.stats(name)

@@ -52,8 +52,8 @@ def example(kind: type[OncelogError], definite: bool | None = None) -> OncelogEr
 
 def _example_of(kind: type[OncelogError], name: str, number: int) -> object:
     """Of the type that the class says: what comes as another one is nobody's value."""
-    wanted = get_type_hints(kind)[name]
-    return number if wanted in (int, int | str | None) else [str(number)] if wanted == list[str] else f"{number:040x}"
+    examples = {list[str]: [str(number)], dict[str, str]: {"ttl": str(number)}, int: number, int | str | None: number}
+    return examples.get(get_type_hints(kind)[name], f"{number:040x}")
 
 
 def facts(error: OncelogError) -> tuple[Any, ...]:

@@ -131,8 +131,8 @@ class Calls:
     async def _get(self, path: str, params: dict[str, str] | None = None, most: int = MAX_JSON_BYTES) -> bytes:
         return await self._call("GET", path, params=params, most=most, idempotent=True)
 
-    async def _put(self, path: str, value: object) -> None:
-        await self._call("PUT", path, json.dumps(value).encode(), JSON, idempotent=False)
+    async def _put(self, path: str, value: object, params: dict[str, str] | None = None) -> None:
+        await self._call("PUT", path, json.dumps(value).encode(), JSON, idempotent=False, params=params)
 
     async def _post(
         self,
@@ -184,6 +184,11 @@ class Calls:
                 yield each
             behind = key(page[-1])
             asked["after"] = str(behind)
+
+
+def of_generation(generation: int | None) -> dict[str, str] | None:
+    """The query that has an address refuse what is of another generation of its topic; None: whichever it is."""
+    return None if generation is None else {"generation": str(generation)}
 
 
 async def tried(calls: Calls, call: Callable[[], T | Awaitable[T]]) -> T:

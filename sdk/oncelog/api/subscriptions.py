@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from uuid import uuid4
 
-from oncelog.api.calls import as_request, parse, quoted, topic_path
+from oncelog.api.calls import as_request, of_generation, parse, quoted, topic_path
 from oncelog.api.plausible import check_page
 from oncelog.api.ranges import RangeCalls
 from oncelog.values.start import Start, start_position
@@ -104,9 +104,14 @@ class SubscriptionCalls(RangeCalls):
         wanted = as_request(SeekSubscription, _WHAT, to=start_position(to, inclusive), nonce=uuid4().hex, epoch=epoch)
         return parse(Subscription, await self._post(_path(namespace, topic, name) + "/seek", wanted, idempotent=True))
 
-    async def delete_subscription(self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE) -> None:
-        """Forget the cursor and fence the consumer. Raises SubscriptionNotFound."""
-        await self._delete(_path(namespace, topic, name))
+    async def delete_subscription(
+        self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE, *, generation: int | None = None
+    ) -> None:
+        """Forget the cursor and fence the consumer. Raises SubscriptionNotFound.
+
+        ``generation``: only if its topic is of this one. Raises StaleMessageId: it was made anew, and its subscription stays.
+        """
+        await self._delete(_path(namespace, topic, name), of_generation(generation))
 
 
 def _path(namespace: str, topic: str, name: str) -> str:

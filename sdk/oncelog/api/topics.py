@@ -10,7 +10,7 @@ from math import ceil
 from typing import Any, Self
 from uuid import uuid4
 
-from oncelog.api.calls import as_request, parse, quoted, topic_path
+from oncelog.api.calls import as_request, of_generation, parse, quoted, topic_path
 from oncelog.api.plausible import MAX_LONG, check_page
 from oncelog.api.tokens import TokenCalls
 from oncelog.errors import InvalidResponse, OncelogError, TopicExists, from_problem
@@ -79,9 +79,21 @@ class AsyncApi(TokenCalls):
             if not exist_ok:
                 raise
 
-    async def update_topic(self, topic: str, properties: Mapping[str, PropertyValue], namespace: str = DEFAULT_NAMESPACE) -> None:
-        """Replace all properties. Raises TopicNotFound."""
-        await self._put(topic_path(namespace, topic) + "/properties", _as_strings(properties))
+    async def update_topic(
+        self,
+        topic: str,
+        properties: Mapping[str, PropertyValue],
+        namespace: str = DEFAULT_NAMESPACE,
+        *,
+        expected: Mapping[str, str] | None = None,
+    ) -> None:
+        """Replace all properties. Raises TopicNotFound.
+
+        ``expected``: what :meth:`topic` had said they are, all of them. Raises PropertiesChanged, which carries what they are
+        now, where somebody has changed them meanwhile, or has made the topic anew; nothing was done then.
+        """
+        params = None if expected is None else {"expected": json.dumps(dict(expected))}
+        await self._put(topic_path(namespace, topic) + "/properties", _as_strings(properties), params)
 
     async def topic(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> Topic:
         """Name and properties. Raises TopicNotFound."""
@@ -91,9 +103,12 @@ class AsyncApi(TokenCalls):
         """Names, sorted."""
         return parse(list[str], await self._get(f"/v1/namespaces/{quoted(namespace)}/topics"))
 
-    async def delete_topic(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> None:
-        """Delete topic, messages and producers. Raises TopicNotFound."""
-        await self._delete(topic_path(namespace, topic))
+    async def delete_topic(self, topic: str, namespace: str = DEFAULT_NAMESPACE, *, generation: int | None = None) -> None:
+        """Delete topic, messages and producers. Raises TopicNotFound.
+
+        ``generation``: only if it is of this one. Raises StaleMessageId: it was made anew, and stays.
+        """
+        await self._delete(topic_path(namespace, topic), of_generation(generation))
 
     async def trim_topic(
         self, topic: str, before: int | datetime, namespace: str = DEFAULT_NAMESPACE, *, generation: int | None = None
@@ -234,9 +249,14 @@ class AsyncApi(TokenCalls):
         """Show one producer as the live maps have it. Raises ProducerNotFound."""
         return parse(Producer, await self._get(_producer_path(namespace, topic, name)))
 
-    async def forget_producer(self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE) -> None:
-        """Drop its sequence ids and fence its running incarnation. Raises ProducerNotFound."""
-        await self._delete(_producer_path(namespace, topic, name))
+    async def forget_producer(
+        self, topic: str, name: str, namespace: str = DEFAULT_NAMESPACE, *, generation: int | None = None
+    ) -> None:
+        """Drop its sequence ids and fence its running incarnation. ``generation``: as of :meth:`delete_topic`.
+
+        Raises ProducerNotFound.
+        """
+        await self._delete(_producer_path(namespace, topic, name), of_generation(generation))
 
     async def end_producer(
         self, topic: str, name: str, epoch: int, namespace: str = DEFAULT_NAMESPACE, *, timeout: float | None = None

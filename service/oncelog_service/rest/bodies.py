@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from oncelog.errors import InvalidRequest, RequestTooLarge, UnsupportedMediaType
 from oncelog.wire.codec import decode_json
@@ -23,6 +23,7 @@ from oncelog_service.rest.routes import Call
 
 M = TypeVar("M", bound=BaseModel)
 
+_TEXTS = TypeAdapter(dict[str, str], config=ConfigDict(strict=True))
 _LARGEST_INT = 19
 """Digits of 2^63 - 1."""
 
@@ -115,6 +116,16 @@ def query_int(call: Call, name: str, default: int | None = None) -> int:
 def query_optional_int(call: Call, name: str) -> int | None:
     """The same, or None. Raises InvalidRequest."""
     return query_int(call, name) if name in call.query else None
+
+
+def query_texts(call: Call, name: str) -> dict[str, str] | None:
+    """A JSON object of strings in the query, or None. Raises InvalidRequest."""
+    if name not in call.query:
+        return None
+    try:
+        return _TEXTS.validate_json(call.query[name])
+    except ValidationError as error:
+        raise InvalidRequest(f"{name} is a JSON object of strings, not {call.query[name][:100]!r}") from error
 
 
 def query_limit(call: Call) -> int:

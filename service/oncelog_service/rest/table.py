@@ -348,7 +348,8 @@ ROUTES = (
         right=Right.MANAGE, audited=True,
     ),
     Route(
-        "PUT", TOPIC + "/properties", topics.update, "Replace a topic's properties", takes=_PROPERTIES,
+        "PUT", TOPIC + "/properties", topics.update, "Replace a topic's properties", (errors.PropertiesChanged,),
+        query={"expected": "a JSON object of the properties as they were seen; refused when they are others"}, takes=_PROPERTIES,
         right=Right.MANAGE, audited=True,
     ),
     Route(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from oncelog import Client, Producer, Reader
+from oncelog.wire.models import Topic
 from oncelog.wire.requests import CommitRequest, Part, PublishRequest
 from tests.behaviours.cli.support import interrupted, process, run, value
 from tests.world.service import RunningService, free_port, running_service
@@ -98,6 +99,37 @@ def test_a_topic_that_is_made_anew_while_somebody_is_asked_keeps_its_messages(
     check(client, (command, (1, {"code": "stale_message_id"})))
     with Reader("t", client=client, timeout=0) as reader:
         assert [(each.offset, each.value) for each in reader] == [(0, b"new")]
+
+
+def test_what_somebody_else_changes_meanwhile_is_kept(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.create_topic("shared")
+    look, others = Client.topic, iter(({"transactional": "none"}, {"deduplication": "false"}))
+
+    def looked(self: Client, *names: str) -> Topic:
+        seen = look(self, *names)
+        if (change := next(others, None)) is not None:
+            self.update_topic("shared", seen.properties | change)
+        return seen
+
+    monkeypatch.setattr(Client, "topic", looked)
+    check(client, ("topic update shared --ttl 90", 0))
+    kept = {"ttl": "90", "transactional": "none", "deduplication": "false", "generation": "1"}
+    assert look(client, "shared").properties == kept
+    others = iter([{"ttl": str(ttl)} for ttl in range(100, 200)])
+    check(client, ("topic update shared --property deduplication=true", (1, {"code": "properties_changed", "definite": True})))
+
+
+def test_a_topic_that_was_made_anew_while_one_was_asked_stays(client: Client) -> None:
+    client.create_topic("anew")
+    client.delete_topic("anew")
+    client.create_topic("anew")
+    check(
+        client,
+        ("topic delete anew --generation 1 --yes", (1, {"code": "stale_message_id", "generation": 2})),
+        ("topic list", ["anew"]),
+        ("topic delete anew --generation 2 --yes", 0),
+        ("topic list", []),
+    )
 
 
 def lines_of(result: Any) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from oncelog.errors import PropertiesChanged
 from oncelog_service.cli.frame.lazy import noun
 from oncelog_service.cli.output import held_text
 from oncelog_service.cli.session import Session, Topic, Yes, command
@@ -21,6 +22,9 @@ Deduplication = Annotated[
 
 _HELD_SHOWN = 20
 """Write pointers that are shown with a topic; how many there are is shown, too."""
+
+_TRIES = 10
+"""To change properties; each one that fails is one in which somebody else has changed them."""
 
 _COUNTED = "generation"
 """The one property that the service sets itself."""
@@ -78,10 +82,16 @@ def update(
     """Change a topic's properties; those that are not named stay as they are."""
     if not replace and not properties and ttl is None and deduplication is None:
         raise typer.BadParameter("nothing to change: name a --property, --ttl or --deduplication, or --replace all")
-    present = {} if replace else session.client.topic(topic, session.namespace).properties
-    present.pop(_COUNTED, None)
-    chosen = _overlaid(present, properties, ttl, deduplication)
-    session.client.update_topic(topic, chosen, session.namespace)
+    for left in reversed(range(_TRIES)):
+        present = None if replace else session.client.topic(topic, session.namespace).properties
+        chosen = _overlaid(present or {}, properties, ttl, deduplication)
+        chosen.pop(_COUNTED, None)
+        try:
+            session.client.update_topic(topic, chosen, session.namespace, expected=present)
+            break
+        except PropertiesChanged:  # by somebody else, since we looked: those that are not named stay as they are now
+            if not left:
+                raise
     value = {"namespace": session.namespace, "topic": topic, "properties": chosen}
     session.out.result(value, f"topic {session.namespace}/{topic} is updated")
 
@@ -145,10 +155,19 @@ def erase(
 
 
 @command(group, "delete")
-def delete(session: Session, topic: Topic, yes: Yes = False) -> None:
+def delete(
+    session: Session,
+    topic: Topic,
+    generation: Annotated[
+        int | None, typer.Option("--generation", min=1, help="Only this one; else that of this moment.", show_default=False)
+    ] = None,
+    yes: Yes = False,
+) -> None:
     """Delete a topic with its messages and producers."""
+    if generation is None:
+        generation = int(session.client.topic(topic, session.namespace).properties[_COUNTED])  # of the topic that is asked about
     session.confirm(f"Delete topic {session.namespace}/{topic} with all its messages?", yes)
-    session.client.delete_topic(topic, session.namespace)
+    session.client.delete_topic(topic, session.namespace, generation=generation)
     session.out.result({"namespace": session.namespace, "deleted": topic}, f"topic {session.namespace}/{topic} is deleted")
 
 

@@ -6,7 +6,7 @@ from oncelog.message_id import MessageId
 from oncelog.wire.models import ErasedMessage, EraseMessage, ListedTopic, NamespacePolicies, Topic, TopicStats, Trimmed, TrimTopic
 from oncelog_service.access.grants import Right
 from oncelog_service.log.groups.held import count_held
-from oncelog_service.rest.bodies import query_limit, query_optional_int, read_json
+from oncelog_service.rest.bodies import query_limit, query_optional_int, query_texts, read_json
 from oncelog_service.rest.routes import Call
 
 
@@ -20,8 +20,13 @@ async def create(call: Call) -> None:
 
 
 async def update(call: Call) -> None:
-    """The body replaces all properties."""
-    await call.service.topics.update(*_name(call), await read_json(call, "topic's properties"))
+    """The body replaces all properties.
+
+    With `expected`, a JSON object of all of them as a GET has shown them, only if they are still that: two who change what both
+    have seen do not undo each other's change unseen.
+    """
+    asked = await read_json(call, "topic's properties")
+    await call.service.topics.update(*_name(call), asked, query_texts(call, "expected"))
 
 
 async def get(call: Call) -> Topic:

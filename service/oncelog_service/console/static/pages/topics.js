@@ -211,7 +211,9 @@ function change(at, found, name, reload) {
     fields: [...new Map([...Object.keys(found).filter((each) => each !== "generation").map((each) => [each]), ...PROPERTIES])]
       .map(([each, hint]) => ({ name: each, label: each, hint, value: found[each] ?? "" })),
     run: (values) => call("PUT", `${at}/properties`,
-      { body: Object.fromEntries(Object.entries(values).filter(([, value]) => value.trim() !== "")) }),
+      { query: { expected: JSON.stringify(found) },
+        body: Object.fromEntries(Object.entries(values).filter(([, value]) => value.trim() !== "")) })
+      .catch((failure) => { reload(); throw failure; }), // who opens the question again sees what they are by then
     done: reload, said: "The properties are replaced.",
   });
 }
