@@ -15,7 +15,8 @@ from oncelog.wire.requests import PublishRequest
 from oncelog_service.engine import Engine
 from oncelog_service.engine.engine import EngineStopped
 from oncelog_service.storage.memory import Disk, MemoryStore
-from oncelog_service.storage.port import StoreError, Table
+from oncelog_service.storage.open import store_opener
+from oncelog_service.storage.port import Store, StoreError, Table
 from oncelog_service.storage.seals import SealedStore
 from tests.patience import PATIENCE, until
 from tests.world.disk import Gate
@@ -127,3 +128,22 @@ def test_the_environment_says_nothing_to_it(monkeypatch: pytest.MonkeyPatch) -> 
     with Engine() as engine, engine.connect() as connection:
         assert asked(connection).startswith(b"HTTP/1.1 200 OK")
         assert engine.service.settings.max_messages == 10_000
+
+
+def test_told_to_stop_twice_while_it_opens_it_leaves_no_store_open(tmp_path: Path) -> None:
+    opening, goes_on, open_ = threading.Event(), threading.Event(), store_opener(f"leveldb://{tmp_path}/store")
+
+    def opened() -> Store:
+        opening.set()
+        assert goes_on.wait(PATIENCE)
+        return open_()
+
+    engine = Engine(f"leveldb://{tmp_path}/store", open_store=opened)
+    engine.begin()
+    assert opening.wait(PATIENCE)
+    for _ in range(3):
+        engine.ask_to_stop()
+        assert not engine.ended(0.05)
+    goes_on.set()
+    engine.stop()
+    open_().close()
