@@ -18,8 +18,10 @@ import pytest
 
 from oncelog import AsyncClient, Client, Consumer, Producer, Reader
 from oncelog.errors import ClientClosed, ConnectionFailed, OncelogError, StoreInUse, StoreNotOpened, TopicNotFound
+from oncelog.http.engines import InProcess
 from oncelog_service.engine import Engine, engines
 from oncelog_service.engine.address import Address
+from oncelog_service.engine.shared import Engines
 from oncelog_service.rest.bounds import descriptors
 from oncelog_service.storage.files import directory
 from oncelog_service.storage.memory import Disk, MemoryStore
@@ -363,3 +365,44 @@ def test_an_engine_that_is_ended_while_it_opens_leaves_nothing_open(tmp_path: Pa
     engine.stop()
     with pytest.raises(TopicNotFound), Client(url) as client:
         client.stats("t")
+
+
+@pytest.mark.parametrize(("seconds", "error"), [(PATIENCE, ClientClosed), (0.05, TimeoutError)])
+def test_a_client_that_is_closed_while_it_opens_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, error: type[Exception]
+) -> None:
+    asked, closed, opened = threading.Event(), threading.Event(), threading.Event()
+    use = Engines.use
+
+    def used_late(all_of_them: Engines, address: Address) -> object:
+        asked.set()
+        assert closed.wait(PATIENCE)
+        return use(all_of_them, address)
+
+    monkeypatch.setattr(Engines, "use", used_late)
+    monkeypatch.setattr("oncelog_service.engine.engine.store_opener", lambda url: _slow(store_opener(url), opened))
+    share = InProcess(f"leveldb://{tmp_path}/store")
+    failures: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            share.open(seconds)
+        except Exception as failure:
+            failures.append(failure)
+
+    asking, ending = threading.Thread(target=ask), threading.Thread(target=share.close)
+    asking.start()
+    assert asked.wait(PATIENCE)
+    ending.start()
+    until(lambda: share._closed, "it is being closed")
+    closed.set()
+    if error is TimeoutError:
+        asking.join(PATIENCE)
+    opened.set()
+    asking.join(PATIENCE)
+    ending.join(PATIENCE)
+    assert [type(each) for each in failures] == [error]
+    until(lambda: directory.holder_of(tmp_path / "store") is None, "the store is closed")
+    share.close()
+    with pytest.raises(ClientClosed):
+        share.connect()

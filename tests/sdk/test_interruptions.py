@@ -36,6 +36,9 @@ from tests.sdk.memory_service import MemoryClient
 from tests.sdk.signals import ctrl_c
 from tests.sdk.test_position import Log
 
+# An interruption may come between a procedure's call and its first step: Python warns of one that nobody has awaited, rightly.
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+
 PACKAGE = Path(oncelog.__file__).parent
 ENDING = ("transactions/transaction.py", "transactions/ending.py", "sql/participant.py", "sql/markers.py")
 ATOMIC = ("transactions/atomic.py", "transactions/enlisted_producers.py")

@@ -81,7 +81,11 @@ class AsyncStream(StreamTwin[T, AsyncApi]):
     async def _ask(self, call: Callable[[], Polled | Procedure[Polled]]) -> Polled:
         if self._closed:
             raise Stopped
-        asking = self._asking = asyncio.ensure_future(got(call()))
+
+        async def asked() -> Polled:
+            return await got(call())  # called within the task: cancelled before it begins, it leaves no call that nobody awaits
+
+        asking = self._asking = asyncio.ensure_future(asked())
         try:
             return await asking
         except asyncio.CancelledError:

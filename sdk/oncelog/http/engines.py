@@ -63,12 +63,22 @@ class InProcess:
                 raise ClientClosed
             if self._held is None:
                 self._held = _engines().hold(self._url)
-        self._held.open(seconds)
+            held = self._held
+        try:
+            held.open(seconds)
+        finally:
+            if self._closed:  # meanwhile, by another thread: what it could not give back yet
+                held.let_go()
+        if self._closed:
+            raise ClientClosed
 
     def connect(self) -> socket.socket:
-        """The client's end of a new connection. Raises OSError, Forked."""
+        """The client's end of a new connection. Raises OSError, Forked, ClientClosed."""
         self._check_here()
-        connected: socket.socket = self._held.connect()
+        held = self._held
+        if held is None:
+            raise ClientClosed
+        connected: socket.socket = held.connect()
         return connected
 
     def close(self) -> None:
@@ -83,8 +93,10 @@ class InProcess:
 
     def let_go(self) -> None:
         """As :meth:`close`, without waiting: for the collector, which may have interrupted who holds any lock."""
-        if forks.here() == self._home and self._held is not None:
-            self._held.let_go()
+        self._closed = True
+        held = self._held
+        if forks.here() == self._home and held is not None:
+            held.let_go()
 
     def _check_here(self) -> None:
         if forks.here() != self._home:
