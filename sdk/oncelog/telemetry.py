@@ -33,7 +33,8 @@ from oncelog.errors import OncelogError
 from oncelog.process.tracing import Place, Properties, switch
 from oncelog.reading.twins import StreamTwin, place_of
 from oncelog.values.message import Message
-from oncelog.wire.media import TRACEPARENT, TRACESTATE
+from oncelog.wire.media import TRACEPARENT
+from oncelog.wire.trace_context import carried
 
 __all__ = ["instrument", "processing", "uninstrument"]
 
@@ -220,8 +221,7 @@ def _links(contexts: Iterable[Mapping[str, str]]) -> list[Link]:
 
 
 def _extracted(properties: Mapping[str, str]) -> Context:
-    carrier = {name: properties[name] for name in (TRACEPARENT, TRACESTATE) if name in properties}
-    return _propagator.extract(carrier, Context())
+    return _propagator.extract(carried(properties), Context())
 
 
 def _injected(context: Context | None) -> Mapping[str, str]:

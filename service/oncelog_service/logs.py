@@ -24,6 +24,10 @@ from typing import Literal, NamedTuple
 Form = Literal["text", "json"]
 
 
+_LONGEST = 2_000
+"""Characters of a path that are kept: more than any address of ours has, and less than a head may hold."""
+_SECRET = re.compile(r"oncelog_[A-Za-z0-9_-]{20,}|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]++\.[A-Za-z0-9_-]++\.[A-Za-z0-9_-]*+")
+"""A token that somebody took for its id, ours or a signed one."""
 _LONGEST_NAME = 250
 """Characters of a name that a line keeps; one that is longer is none."""
 _MOST_LINES = 2_000
@@ -46,7 +50,7 @@ class Asking(NamedTuple):
 
     def fields(self) -> dict[str, object]:
         """What a line says of it."""
-        topic = "/".join(self.path[name][:_LONGEST_NAME] for name in ("namespace", "topic") if name in self.path)
+        topic = "/".join(as_said(self.path[name])[:_LONGEST_NAME] for name in ("namespace", "topic") if name in self.path)
         said = {"request": self.request, "principal": self.principal, "topic": topic, "trace": self.trace}
         return {name: value for name, value in said.items() if value}
 
@@ -62,6 +66,16 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
     """What the record says beside its message: of the request it is about, and what it was given as ``extra={"fields": …}``."""
     found = asking.get()
     return {**({} if found is None else found.fields()), **getattr(record, "fields", {})}
+
+
+def as_said(path: str) -> str:
+    """The path, or a name in it, as a line or a span may say it: what looks like a token is left out, and so is what is longer
+    than any address.
+
+    Else whoever reaches the port could fill the disk, without a credential, with lines of 128 KiB.
+    """
+    said = _SECRET.sub("oncelog_...", path[:_LONGEST])
+    return said if len(path) <= _LONGEST else f"{said}... ({len(path)} characters)"
 
 
 def printable(text: str, kept: str = "\t") -> str:

@@ -16,11 +16,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 
 from oncelog import Client, Consumer, Producer, Reader, telemetry
-from oncelog.errors import OffsetMismatch, ProducerClosed, RequestTooLarge, TransactionNotInProgress
+from oncelog.errors import ConnectionFailed, OffsetMismatch, ProducerClosed, RequestTooLarge, TransactionNotInProgress
 from oncelog.process.tracing import switch
 from tests.patience import PATIENCE, until
 from tests.world.awaits import of_threads
-from tests.world.service import RunningService, running_service
+from tests.world.service import RunningService, free_port, running_service
 
 pytestmark = pytest.mark.usefixtures("twin")
 
@@ -273,15 +273,42 @@ def test_a_page_has_no_more_links_than_a_span_holds(client: Client, topic: str, 
     assert received.dropped_links == 0
 
 
-def test_what_is_no_context_is_passed_over(client: Client, topic: str, spans: Spans) -> None:
+def test_a_span_of_a_service_that_is_away_does_not_show_the_password_of_its_url(spans: Spans) -> None:
+    with Client(f"http://ada:S3cret@127.0.0.1:{free_port()}", retry=0) as away, pytest.raises(ConnectionFailed):
+        read(away, "t")
+    (received,) = spans.named("receive default/t")
+    assert "S3cret" not in received.to_json()
+
+
+def test_what_is_no_context_is_passed_over_and_nobody_is_warned(
+    client: Client, topic: str, spans: Spans, caplog: pytest.LogCaptureFixture
+) -> None:
     with Producer(topic, client=client) as producer:
         producer.send(b"a", properties={"traceparent": "nonsense", "tracestate": "="})
+    caplog.clear()
     with Reader(topic, client=client, timeout=0) as reader:
         for message in reader:
             with telemetry.processing(message, reader):
                 pass
     assert not spans.named(f"receive default/{topic}")[0].links
     assert spans.named(f"process default/{topic}")[0].parent is None
+    assert not [each for each in caplog.records if each.name.startswith("opentelemetry")]
+
+
+def test_a_state_that_is_not_by_the_book_is_left_out_and_the_trace_goes_on(
+    client: Client, topic: str, spans: Spans, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Producer(topic, client=client) as producer:
+        producer.send(b"a", properties={"traceparent": GIVEN, "tracestate": "a=1,no member"})
+    caplog.clear()
+    with Reader(topic, client=client, timeout=0) as reader:
+        for message in reader:
+            with telemetry.processing(message, reader):
+                pass
+    (processed,) = spans.named(f"process default/{topic}")
+    assert processed.parent is not None
+    assert (f"{processed.parent.trace_id:032x}", dict(processed.parent.trace_state)) == (GIVEN[3:35], {})
+    assert not [each for each in caplog.records if each.name.startswith("opentelemetry")]
 
 
 def test_what_is_done_with_a_message_is_below_the_span_that_sent_it(client: Client, topic: str, spans: Spans) -> None:

@@ -87,6 +87,39 @@ def test_each_request_is_a_span_below_that_of_who_sent_it(collector: Collector, 
     assert {line["trace"] for line in lines if line.get("request") == "mine"} == {trace}
 
 
+@pytest.mark.parametrize("secret", ["oncelog_" + "S3cret" * 8, "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJTM2NyZXQifQ.U0kzY3JldA"])
+def test_a_token_that_was_taken_for_a_name_is_in_no_span_and_no_line(
+    collector: Collector, house: ServiceProcess, tmp_path: Path, secret: str
+) -> None:
+    with house:
+        requests.delete(f"{house.url}/v1/tokens/{secret}", timeout=30)
+        requests.get(f"{house.url}/v1/namespaces/default/topics/{secret}", timeout=30)
+        requests.get(f"{house.url}/nowhere/{secret}", timeout=30)
+        (revoked,) = collector.named("DELETE /v1/tokens/{token}")
+        (read,) = collector.named("GET /v1/namespaces/{namespace}/topics/{topic}")
+        (nowhere,) = collector.named("GET")
+        until(lambda: (tmp_path / "log").read_text().count("oncelog_...") >= 3, "the lines are written")
+    assert said(revoked)["url.path"] == "/v1/tokens/oncelog_..."
+    assert said(read)["messaging.destination.name"] == "default/oncelog_..."
+    assert said(nowhere)["url.path"] == "/nowhere/oncelog_..."
+    assert secret not in str(collector.spans)
+    assert secret not in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("state", ["no member", "a=1," * 3_000, "a=1,b"])
+def test_a_context_that_is_not_by_the_book_logs_nothing_and_costs_no_trace(
+    collector: Collector, house: ServiceProcess, tmp_path: Path, state: str
+) -> None:
+    with house:
+        requests.put(house.url + TOPIC, headers={"traceparent": GIVEN, "tracestate": state}, timeout=30).raise_for_status()
+        requests.get(house.url + TOPIC, headers={"traceparent": "0" * 600}, timeout=30).raise_for_status()
+        (made,) = collector.named("PUT /v1/namespaces/{namespace}/topics/{topic}")
+        (read,) = collector.named("GET /v1/namespaces/{namespace}/topics/{topic}")
+    trace, _, parent = hexed(made)
+    assert (f"00-{trace}-{parent}-01", made.trace_state, read.parent_span_id) == (GIVEN, "", b"")
+    assert "opentelemetry" not in (tmp_path / "log").read_text()
+
+
 @pytest.mark.parametrize("how", ["read", "left", "failed", "never begun"])
 async def test_the_span_of_an_answer_line_by_line_ends_as_its_lines_do(how: str) -> None:
     provider, exporter, gone = TracerProvider(), InMemorySpanExporter(), list[str]()

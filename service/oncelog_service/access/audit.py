@@ -14,7 +14,6 @@ import json
 import logging
 import logging.handlers
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -24,14 +23,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from oncelog_service.logs import as_said
+
 _LOGGER = "oncelog.audit"
-_SECRET = re.compile(r"oncelog_[A-Za-z0-9_-]{20,}|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]++\.[A-Za-z0-9_-]++\.[A-Za-z0-9_-]*+")
-"""A token that somebody took for its id, ours or a signed one."""
 NOTHING: Mapping[str, object] = MappingProxyType({})
-
-
-_LONGEST = 2_000
-"""Characters of a path that are kept: more than any address of ours has, and less than a head may hold."""
 
 
 NAMELESS_LINES = 60
@@ -39,15 +34,6 @@ NAMELESS_LINES = 60
 NAMELESS_SECONDS = 60.0
 ADDRESSES = 1_000
 """Of which each has lines of its own; of the others together there are as many as of one."""
-
-
-def as_said(path: str) -> str:
-    """The path as a line may say it: what looks like a token is left out, and so is what is longer than any address.
-
-    Else whoever reaches the port could fill the disk, without a credential, with lines of 128 KiB.
-    """
-    said = _SECRET.sub("oncelog_...", path[:_LONGEST])
-    return said if len(path) <= _LONGEST else f"{said}... ({len(path)} characters)"
 
 
 class Asked(NamedTuple):

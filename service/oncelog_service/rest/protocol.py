@@ -36,9 +36,8 @@ from urllib.parse import unquote
 import httptools
 
 from oncelog.errors import InternalError, InvalidRequest, OncelogError, Overloaded, RequestTimeout, Unauthorized
-from oncelog_service.access.audit import as_said
 from oncelog_service.config import Settings
-from oncelog_service.logs import asking
+from oncelog_service.logs import as_said, asking
 from oncelog_service.rest.answer import Answer, refusal
 from oncelog_service.rest.bounds.places import Places, Waits
 from oncelog_service.rest.bounds.unread import BUFFER_BYTES, Unread

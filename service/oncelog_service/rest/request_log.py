@@ -12,8 +12,8 @@ import secrets
 from collections.abc import Mapping
 from itertools import count
 
-from oncelog_service.access.audit import as_said
 from oncelog_service.config import Settings
+from oncelog_service.logs import as_said
 from oncelog_service.rest.exchange import REQUEST_ID, Exchange
 
 _log = logging.getLogger("oncelog.requests")

@@ -12,12 +12,14 @@ from opentelemetry.trace import Span, SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from oncelog.errors import InternalError, OncelogError
-from oncelog_service.logs import asking
+from oncelog.wire.media import TRACEPARENT, TRACESTATE
+from oncelog.wire.trace_context import carried
+from oncelog_service.logs import as_said, asking
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.exchange import Head
 
 _propagator = TraceContextTextMapPropagator()
-_CARRIED = {b"traceparent": "traceparent", b"tracestate": "tracestate"}
+_CARRIED = {b"traceparent": TRACEPARENT, b"tracestate": TRACESTATE}
 _WORST = 500
 """From this status on it is the service that failed; below it is what was asked, and the span is no error by the conventions."""
 
@@ -59,15 +61,15 @@ class RequestSpans:
         _end(self._span(route, path, who, head), error)
 
     def _span(self, route: str | None, path: Mapping[str, str], who: str, head: Head) -> Span:
-        said: dict[str, Any] = {"http.request.method": head.method, "url.path": head.path, "client.address": head.peer}
+        said: dict[str, Any] = {"http.request.method": head.method, "url.path": as_said(head.path), "client.address": head.peer}
         if route is not None:
             said["http.route"] = route
         if who:
             said["enduser.id"] = who
         if "topic" in path:
-            said |= {"messaging.system": "oncelog", "messaging.destination.name": f"{path['namespace']}/{path['topic']}"}
-        carrier = {name: head.headers[header].decode("latin-1") for header, name in _CARRIED.items() if header in head.headers}
-        parent = _propagator.extract(carrier, Context())
+            said |= {"messaging.system": "oncelog", "messaging.destination.name": as_said(f"{path['namespace']}/{path['topic']}")}
+        headers = {name: head.headers[header].decode("latin-1") for header, name in _CARRIED.items() if header in head.headers}
+        parent = _propagator.extract(carried(headers), Context())
         name = head.method if route is None else f"{head.method} {route}"
         return self._tracer.start_span(name, parent, SpanKind.SERVER, said)
 
