@@ -149,8 +149,12 @@ def test_polls_that_wait_with_large_transactions_leave_room_for_everybody_else(t
         assert 3_900_000 < len(much) < 8 * 2**20
         body = avro_poll(ONCELOG_AVRO, transaction=much, startOffset=1, wait=600_000)
         polls = [stack.enter_context(connected(service.url)) for _ in range(32)]
+        cut = set()
         for each in polls:
-            each.sendall(head("POST", POLL, f"content-type: {ONCELOG_AVRO}", f"content-length: {len(body)}") + body)
+            try:
+                each.sendall(head("POST", POLL, f"content-type: {ONCELOG_AVRO}", f"content-length: {len(body)}") + body)
+            except OSError:  # it was told long before it had sent all, and nobody listens any more
+                cut.add(each)
 
         def refused() -> list[socket.socket]:
             found: list[socket.socket] = select.select(polls, [], [], 0)[0]
@@ -161,7 +165,7 @@ def test_polls_that_wait_with_large_transactions_leave_room_for_everybody_else(t
         assert len(refused()) < 32
         told = refused()
         large = avro_publish(b"y" * 6_000_000)
-        for each in told:
+        for each in set(told) - cut:
             status, headers, answer = read_answer(each.makefile("rb"))
             assert (status, headers["retry-after"], b'"overloaded"' in answer) == (503, "1", True)
         done(topic.poll(startOffset=1, wait=1))
