@@ -30,6 +30,7 @@ except ModuleNotFoundError as missing:
     raise ImportError("oncelog.telemetry needs OpenTelemetry: pip install 'oncelog[otel]'") from missing
 
 from oncelog.errors import OncelogError
+from oncelog.http.engines import names_a_store
 from oncelog.process.tracing import Place, Properties, switch
 from oncelog.reading.twins import StreamTwin, place_of
 from oncelog.values.message import Message
@@ -252,6 +253,8 @@ def _group(subscription: str | None) -> dict[str, str]:
 
 @lru_cache(64)
 def _server(url: str) -> dict[str, str | int]:
+    if names_a_store(url):
+        return {}
     parts = urlsplit(url)
     server: dict[str, str | int] = {"server.address": parts.hostname or ""}
     with suppress(ValueError):

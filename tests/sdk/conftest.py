@@ -12,7 +12,7 @@ import pytest
 from oncelog import AsyncClient, AsyncConsumer, AsyncProducer, AsyncReader, Client, Producer
 from oncelog.http.transport import AsyncTransport
 from tests.world.awaits import Maker, event_loop
-from tests.world.service import RunningService, running_service
+from tests.world.service import RunningService, running_engine, running_service
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -47,10 +47,19 @@ def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield request.param
 
 
-@pytest.fixture(scope="module")
-def house() -> Iterator[RunningService]:
-    with running_service() as service:
-        yield service
+@pytest.fixture(scope="module", params=["service", pytest.param("engine", marks=pytest.mark.wide)])
+def house(request: pytest.FixtureRequest) -> Iterator[RunningService]:
+    """A service, and an engine: what the SDK promises holds over both."""
+    with (running_service if request.param == "service" else running_engine)() as running:
+        yield running
+
+
+@pytest.fixture
+def port(house: RunningService) -> RunningService:
+    """A service that other processes reach, too."""
+    if not house.url.startswith("http"):
+        pytest.skip("another process has nothing of an engine; what one does itself is in tests/engine/test_processes.py")
+    return house
 
 
 @pytest.fixture

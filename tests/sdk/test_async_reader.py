@@ -137,7 +137,7 @@ async def test_what_is_fetched_by_two_tasks_is_delivered_once_and_a_seek_counts_
     async with kind(filled, *name, url=house.url, start=8, inclusive=True, page_size=3) as stream:
         read = stream.receive if kind is AsyncConsumer else stream.read
         found = await asyncio.gather(read(1), stream.has_message_available(), read(1))
-        assert [message.offset for message in found[0] + found[2]] == [8, 9]
+        assert sorted(message.offset for message in found[0] + found[2]) == [8, 9]
         waiting = asyncio.ensure_future(read(4))
         await asyncio.to_thread(house.arrived, 1)
         await stream.seek(0)

@@ -59,9 +59,9 @@ def holding(house: RunningService, paths: tuple[str, ...], gate: threading.Event
 # --- forks
 
 
-def test_what_was_made_before_a_fork_works_anew_or_refuses(house: RunningService, client: Client, topic: str) -> None:
+def test_what_was_made_before_a_fork_works_anew_or_refuses(port: RunningService, client: Client, topic: str) -> None:
     others = ("shared_client", "readers", "spark_connection")
-    told, _ = run(house.url, topic, "named_producer", "unnamed_producer", "pool", *others)
+    told, _ = run(port.url, topic, "named_producer", "unnamed_producer", "pool", *others)
     named = payloads(client, f"{topic}-named_producer")
     assert (named.count(b"child"), named.count(b"queued")) == (4, 1)
     assert named.count(b"parent") == int(told["named_producer"]) + 1, "the parent is not disturbed"
@@ -115,14 +115,14 @@ def test_what_moves_something_on_the_service_refuses_on_the_other_side_of_a_fork
 # --- signals
 
 
-def test_handlers_flush_and_close_what_they_interrupt(house: RunningService, client: Client, topic: str) -> None:
-    run(house.url, topic, "close_in_handler", "flush_in_handler")
+def test_handlers_flush_and_close_what_they_interrupt(port: RunningService, client: Client, topic: str) -> None:
+    run(port.url, topic, "close_in_handler", "flush_in_handler")
     assert payloads(client, f"{topic}-flush_in_handler") == [b"0", b"1"]
 
 
 @pytest.mark.wide
-def test_handlers_use_what_they_interrupt_in_a_storm_of_signals(house: RunningService, client: Client, topic: str) -> None:
-    told, _ = run(house.url, topic, "sends_in_handlers", "calls_in_handlers")
+def test_handlers_use_what_they_interrupt_in_a_storm_of_signals(port: RunningService, client: Client, topic: str) -> None:
+    told, _ = run(port.url, topic, "sends_in_handlers", "calls_in_handlers")
     sent, handled = map(int, told["sends_in_handlers"].split())
     with Reader(f"{topic}-sends_in_handlers", client=client, timeout=0) as reader:
         messages = list(reader)
@@ -135,9 +135,9 @@ def test_handlers_use_what_they_interrupt_in_a_storm_of_signals(house: RunningSe
 # --- the end
 
 
-def test_what_is_unsent_when_the_interpreter_exits_is_sent(house: RunningService, client: Client, topic: str) -> None:
+def test_what_is_unsent_when_the_interpreter_exits_is_sent(port: RunningService, client: Client, topic: str) -> None:
     functions = ("begins_late", "acknowledges_late", "sends_late", "forgets_to_flush")
-    _, err = run(house.url, topic, *functions, options=("-W", "always"))
+    _, err = run(port.url, topic, *functions, options=("-W", "always"))
     assert payloads(client, f"{topic}-forgets_to_flush") == [b"%d" % number for number in range(101)]
     assert payloads(client, f"{topic}-sends_late") == [b"in time", b"late"]
     assert payloads(client, f"{topic}-begins_late") == [b"0", b"1", b"2"]

@@ -20,6 +20,7 @@ import requests
 from oncelog_service.app import build_server, build_service, listen
 from oncelog_service.clock import Clock
 from oncelog_service.config import Settings
+from oncelog_service.engine import Engine
 from oncelog_service.rest.server import Server
 from oncelog_service.service import Service
 from oncelog_service.storage.port import Store
@@ -102,6 +103,17 @@ def running_service(
         assert not thread.is_alive(), "the service does not stop"
     if failure:
         raise failure[0]
+
+
+@contextmanager
+def running_engine() -> Iterator[RunningService]:
+    """The same in an engine, without a port: its URL is that of its store, for the clients of this process."""
+    with Engine() as engine:
+        running, run = RunningService(), engine._running
+        assert run.service is not None
+        assert run.server is not None
+        running.url, running.service, running.loop, running.server = engine.url, run.service, run.loop, run.server
+        yield running
 
 
 def free_port() -> int:
