@@ -6,7 +6,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -155,6 +155,9 @@ def as_command(group: typer.Typer, name: str, run: Callable[..., None], paramete
 
 def connection_of(options: Mapping[str, str | None]) -> Connection:
     """What counts of options, environment and contexts. Raises BadParameter."""
+    for name, text in options.items():
+        if text == "":  # of a variable that is not set, most likely: another service would be asked, or that of the context
+            raise typer.BadParameter("is empty", param_hint=f"--{name.replace('_', '-')}")
     if options.get("cert_key") is not None and options.get("cert") is None:
         raise typer.BadParameter("a key is of use only with its certificate: --cert", param_hint="--cert-key")
     try:
@@ -196,6 +199,19 @@ def _environment(said: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
+def said_once() -> Iterator[None]:
+    """In this block producers log nothing: why one has stopped is what the command ends with."""
+    from logging import getLogger
+
+    log = getLogger("oncelog.producer")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+@contextmanager
 def ending(session: Session) -> Iterator[None]:
     """Turn what a command raises into what it prints and its exit code."""
     try:
@@ -223,9 +239,10 @@ def confirm(out: Output, question: str, yes: bool) -> None:
 
 
 def _asked(question: str) -> bool:
-    try:
-        return typer.confirm(question, err=True)
-    except typer.Abort as abort:  # typer makes Ctrl-C and the end of input the same
-        if isinstance(abort.__context__, KeyboardInterrupt):
-            raise KeyboardInterrupt from None
-        return False
+    print(f"{question} [y/N]: ", end="", file=sys.stderr, flush=True)
+    answer = ""
+    with suppress(OSError, UnicodeDecodeError):  # there is nobody to answer, or what comes is no answer
+        answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        print(file=sys.stderr)
+    return answer.strip().lower() in ("y", "yes")

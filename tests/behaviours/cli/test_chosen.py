@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import io
 import json
+import os
 import re
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -201,10 +204,56 @@ def test_a_file_is_written_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     with writing(Written.HEX, None, "t", path) as writer:
         writer.write([Seen(message(b"\xffa")), Seen(message(b""))])
     assert path.read_bytes() == b"ff61\n\n"
-    for bad in (tmp_path, tmp_path / "nowhere" / "x"):
-        with pytest.raises((IsADirectoryError, FileNotFoundError)), writing(Written.RAW, None, "t", bad):
+    os.mkfifo(tmp_path / "fifo")
+    for bad in (tmp_path, Path("/"), Path(), tmp_path / "fifo"):
+        with pytest.raises(typer.BadParameter, match="is no file"), writing(Written.RAW, None, "t", bad):
             pass
-    assert [each.name for each in tmp_path.parent.iterdir() if each.name.endswith(".part")] == []
+    with pytest.raises(FileNotFoundError), writing(Written.RAW, None, "t", tmp_path / "nowhere" / "x"):
+        pass
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["fifo", "messages"]
+
+
+def test_a_file_that_is_replaced_keeps_its_rights_and_a_link_to_it_stays_one(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_bytes(b"as it was")
+    real.chmod(0o600)
+    link.symlink_to(real)
+    with writing(Written.RAW, None, "t", link) as writer:
+        writer.write([Seen(message(b"new"))])
+    assert (link.is_symlink(), real.read_bytes(), stat.S_IMODE(real.stat().st_mode)) == (True, b"new", 0o600)
+
+
+def test_of_two_that_write_a_file_at_once_the_second_is_refused_and_what_a_killed_one_left_is_used_again(tmp_path: Path) -> None:
+    path, part = tmp_path / "f", tmp_path / "f.part"
+    part.write_bytes(b"left by one that was killed, and longer")
+    with writing(Written.RAW, None, "t", path) as writer:
+        writer.write([Seen(message(b"first"))])
+        with pytest.raises(BlockingIOError, match="another command"), writing(Written.RAW, None, "t", path):
+            pass
+    assert (path.read_bytes(), part.exists()) == (b"first", False)
+
+
+def test_who_waits_for_a_file_that_was_finished_meanwhile_does_not_write_into_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other command ends between the opening of what it writes and the lock."""
+    path, lock, other = tmp_path / "f", fcntl.flock, [True]
+
+    def late(file: Any, how: int) -> None:
+        if other and other.pop():
+            os.replace(tmp_path / "f.part", path)
+            path.write_bytes(b"finished")
+            lock(file, how)
+            assert path.read_bytes() == b"finished"
+            return
+        assert path.read_bytes() == b"finished"
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with writing(Written.RAW, None, "t", path) as writer:
+        assert path.read_bytes() == b"finished"
+        writer.write([Seen(message(b"second"))])
+    assert path.read_bytes() == b"second"
 
 
 def test_a_csv_has_its_head_also_where_there_is_no_message(tmp_path: Path) -> None:

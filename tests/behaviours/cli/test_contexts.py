@@ -250,6 +250,21 @@ def test_a_service_is_named_used_shown_and_forgotten(config: Path, tmp_path: Pat
         assert load(config).current is None
 
 
+@pytest.mark.parametrize("other", [Contexts(), Contexts({"prod": Context("http://other")})])
+def test_what_was_put_in_the_place_of_a_context_while_it_was_asked_about_stays(
+    other: Contexts, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(config, lambda _: KNOWN)
+
+    def meanwhile(_out: object, question: str, _yes: bool) -> None:
+        assert question == "Remove context prod of https://prod?"
+        change(config, lambda _: other)
+
+    monkeypatch.setattr("oncelog_service.cli.nouns.context.confirm", meanwhile)
+    assert run("context", "remove", "prod").exit_code == (6 if other.known else 2)
+    assert load(config) == other
+
+
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://x:0", "http://x:99999", "http://["])
 def test_what_is_no_address_is_kept_under_no_name(url: str, config: Path) -> None:
     ended = run("context", "add", "c", url)

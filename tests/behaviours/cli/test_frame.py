@@ -114,6 +114,21 @@ _MISTAKES: list[tuple[str, int, str]] = [
     ("topic list --token-file x", 2, "no such option: --token-file"),
     ("topic list --ca /nowhere -u https://127.0.0.1:1", 2, "to trust cannot be read"),
     ("topic list -c nobody", 2, "there is no context 'nobody'"),
+    ("--url= topic list", 2, "invalid value for --url: is empty"),
+    ("topic list -c ''", 2, "invalid value for --context: is empty"),
+    ("topic list -N ''", 2, "invalid value for --namespace: is empty"),
+    ("topic list --token ''", 2, "invalid value for --token: is empty"),
+    ("context show a -c b", 2, "is 'b', and the argument 'a'; choose"),
+    ("context add c x:1 --token-file ''", 2, "token_file of context c is empty"),
+    ("read t --to ''", 2, "invalid value for --to: '.' is no file"),
+    ("read t --to FOLDER", 2, "'FOLDER' is no file"),
+    ("read nowhere --to FOLDER/f", 4, "there is no topic default/nowhere"),
+    ("bench --topic ''", 1, "not a name: ''"),
+    ("publish t x --expect-offset 0", 6, "[expectations_not_checked]"),
+    ("topic show \udcff", 2, "is no text in UTF-8"),
+    ("topic list --token \udcff", 2, "is no text in UTF-8"),
+    ("publish t x -P a=\udcff", 2, "is no text in UTF-8"),
+    ("context add c x:1 --token \udcff", 2, "is no text in UTF-8"),
     ("topic show missing", 4, "there is no topic default/missing"),
     ("topic create t", 6, "exists already"),
     ("producer show t nobody", 4, "[producer_not_found]"),
@@ -128,7 +143,7 @@ _MISTAKES: list[tuple[str, int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("words", "code", "says"), _MISTAKES, ids=[words for words, _, _ in _MISTAKES])
+@pytest.mark.parametrize(("words", "code", "says"), _MISTAKES, ids=[ascii(words) for words, _, _ in _MISTAKES])
 def test_a_mistake_is_a_sentence_and_a_code(words: str, code: int, says: str, client: Client, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     ended = run(*shlex.split(words.replace("FOLDER", str(tmp_path))), url=client.url)
@@ -198,6 +213,45 @@ def test_a_full_disk_is_a_sentence_and_a_reader_that_has_gone_is_none(client: Cl
             assert running.stderr is not None
             running.stdout.close()
             assert (running.wait(PATIENCE), running.stderr.read()) == (0, b""), words
+
+
+def test_a_stream_that_is_closed_is_a_sentence_and_none_is_taken_for_another(client: Client) -> None:
+    closed = b"error: stdout cannot be written: it is closed\n"
+    for words, code, out, err in (
+        ("topic list >&-", 1, b"", closed),
+        ("read t -o csv >&-", 1, b"", closed),
+        ("--help >&-", 1, b"", closed),
+        ("topic list <&-", 0, b"topic\nt\n", b""),
+        ("publish t <&-", 1, b"", b"error: line 0 (from 0): cannot be read: Bad file descriptor [invalid_request]\n"),
+        ("topic delete t <&-", 1, b"", b"Delete topic default/t"),
+        ("topic show missing --json 2>&-", 4, b"", b""),
+        ("topic list >&- 2>&- <&-", 1, b"", b""),
+    ):
+        line = f"exec {shlex.join(ONCELOG)} {words}"
+        done = subprocess.run(
+            ["sh", "-c", line], env={**os.environ, "ONCELOG_URL": client.url}, capture_output=True, timeout=PATIENCE
+        )
+        assert (done.returncode, done.stdout) == (code, out), words
+        assert done.stderr.startswith(err) if err else done.stderr == b"", words
+
+
+def test_what_a_locale_has_no_letters_for_is_written_out(tmp_path: Path) -> None:
+    environment = {"XDG_CONFIG_HOME": str(tmp_path), "PYTHONIOENCODING": "ascii"}
+    assert run("context", "add", "c", "http://zürich", env=environment).exit_code == 0
+    with process("context", "list", **environment) as running:
+        out, err = running.communicate(timeout=PATIENCE)
+    assert (out.splitlines()[1], err) == (rb"c	no	http://z\xfcrich	-	-", b"")
+
+
+@pytest.mark.parametrize("answer", [b"y\n", b"YES\n", b"yes", b"", b"\n", b"n\n", b"yess\n", b"\xff\n", b"delete it"])
+def test_what_is_not_answered_with_yes_is_not_done_and_stdout_has_the_result_alone(client: Client, answer: bytes) -> None:
+    line = [*ONCELOG, "topic", "delete", "t", "--json"]
+    environment = {**os.environ, "ONCELOG_URL": client.url}
+    done = subprocess.run(line, env=environment, input=answer, capture_output=True, timeout=PATIENCE)
+    if answer.strip().lower() in (b"y", b"yes"):
+        assert (done.returncode, done.stdout[:1], client.topics()) == (0, b"{", [])
+    else:
+        assert (done.returncode, done.stdout, client.topics()) == (1, b"", ["t"])
 
 
 # --- codes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -28,8 +29,12 @@ _WRONG = {
 }
 
 
+_OF_STDOUT = {errno.ENOSPC: "no space is left on the device", errno.EBADF: "it is closed"}
+
+
 def run(command: Callable[[], Any]) -> int:
     """Run the command line and say what is to be said of how it ends; its exit code."""
+    _have_streams()
     return _flushed(_ended(command))
 
 
@@ -41,6 +46,19 @@ def enough() -> Iterator[None]:
     except BrokenPipeError:
         forget_stdout()
         raise typer.Exit(OK) from None
+
+
+def _have_streams() -> None:
+    """Has stdin, stdout and stderr be there. Python leaves out what its caller has closed, and the next file gets its number.
+
+    As glibc does for programs with the rights of another user: what is opened instead can be neither read nor written the way
+    that it is for, which is said where it is tried. But what stderr is told goes nowhere.
+    """
+    for name, way, mode in (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, way), mode, encoding="utf-8"))  # the lowest number that is free
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # what this locale has no letters for
 
 
 def _ended(command: Callable[[], Any]) -> int:
@@ -57,7 +75,14 @@ def _ended(command: Callable[[], Any]) -> int:
             raise
         return _said(f"oncelog: {missing.name} is not installed; {EXTRA}", ERROR)
     except OSError as error:
+        if error.filename is None and error.errno in _OF_STDOUT:
+            forget_stdout()  # it is said once
         return _said(f"error: {_of_system(error)}", ERROR)
+    except UnicodeEncodeError as error:
+        if "surrogate" not in error.reason:
+            raise
+        # Python makes half a surrogate pair of a byte that is no UTF-8. The text may be a token.
+        return _said("error: what was typed, or the environment says, is no text in UTF-8", USAGE)
     except Exception as error:
         if os.environ.get("ONCELOG_TRACEBACK"):
             raise
@@ -94,9 +119,9 @@ def _of_value(error: Any) -> str | None:
 
 
 def _of_system(error: OSError) -> str:
-    if error.errno == errno.ENOSPC and error.filename is None:
-        return "stdout cannot be written: no space is left on the device"
     what = error.strerror or str(error)
+    if error.filename is None and error.errno in _OF_STDOUT:
+        return f"stdout cannot be written: {_OF_STDOUT[error.errno]}"
     return f"{error.filename}: {what}" if error.filename is not None else what
 
 

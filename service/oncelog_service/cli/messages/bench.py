@@ -20,7 +20,7 @@ import typer
 from oncelog import Client, Producer, Reader
 from oncelog.errors import OncelogError, TopicNotFound
 from oncelog_service.cli.messages.bars import telling
-from oncelog_service.cli.session import Session, command
+from oncelog_service.cli.session import Session, command, said_once
 
 _PAGE = 1_000
 _PATIENCE_SECONDS = 10.0
@@ -61,7 +61,7 @@ def bench(
 
     It makes a topic of its own, and deletes that at its end, also after Ctrl-C.
     """
-    name = topic or f"bench-{uuid4().hex[:12]}"
+    name = f"bench-{uuid4().hex[:12]}" if topic is None else topic
     run = Bench(session.client, name, session.namespace, seconds, size, topic is None)
     measurements: list[tuple[str, Callable[[], Measured]]] = [
         ("publish, one by one", partial(run.publish, 1)),
@@ -72,7 +72,7 @@ def bench(
     ]
     found: list[tuple[str, Measured]] = []
     session.so_far = lambda: f"{len(found)} of {len(measurements)} measurements were made, and {run.left}"
-    with run.topic(), telling(not session.out.as_json, "measuring", len(measurements)) as tell:
+    with said_once(), run.topic(), telling(not session.out.as_json, "measuring", len(measurements)) as tell:
         for what, measure in measurements:
             tell(len(found), what)
             found.append((what, measure()))
@@ -170,7 +170,11 @@ class Bench:
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         is_ours = self.is_drawn  # nobody else's has that name, whatever became of the request to make it
         try:
-            self.client.create_topic(self.name, namespace=self.namespace, exist_ok=self.is_drawn)
+            try:
+                self.client.create_topic(self.name, namespace=self.namespace, exist_ok=self.is_drawn)
+            except OncelogError as error:
+                is_ours = is_ours and not error.definite
+                raise
             is_ours = True
             yield
         finally:
@@ -180,7 +184,8 @@ class Bench:
             signal.signal(signal.SIGTERM, before)
 
     def _delete(self) -> None:
-        self.left = f"topic {self.namespace}/{self.name} is left: `oncelog topic delete {self.name}` deletes it"
+        delete = f"oncelog topic delete {self.name} -N {self.namespace}"
+        self.left = f"topic {self.namespace}/{self.name} is left: `{delete}` deletes it"
         try:
             self.client.delete_topic(self.name, self.namespace)
         except TopicNotFound:

@@ -22,7 +22,7 @@ from oncelog_service.cli.messages.interrupts import Interrupts
 from oncelog_service.cli.messages.numbering import Numbering, Numbers, parse_numbering
 from oncelog_service.cli.messages.rows import Columns, Row
 from oncelog_service.cli.messages.sources import Kind, Source, opened
-from oncelog_service.cli.session import Session, Topic, command
+from oncelog_service.cli.session import Session, Topic, command, said_once
 from oncelog_service.cli.values import parse_properties
 
 _MAX_PENDING = 50_000
@@ -90,7 +90,11 @@ def publish(
         raise typer.BadParameter("a sequence id means something only under a name; give --producer NAME")
     extras = Extras(None if key is None else os.fsencode(key), parse_properties(properties or []), ttl)
     columns = Columns(payload_column, key_column, numbering.column, tuple(property_columns or ()))
-    with Interrupts() as interrupts, opened(kind, messages or [], file, columns, numbering.by_name, interrupts) as source:
+    with (
+        said_once(),
+        Interrupts() as interrupts,
+        opened(kind, messages or [], file, columns, numbering.by_name, interrupts) as source,
+    ):
         run = Run(session, topic, source, numbering, extras, interrupts, expect_offset, resume)
         session.so_far = run.so_far
         if dry_run:

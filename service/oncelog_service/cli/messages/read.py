@@ -23,6 +23,7 @@ from oncelog_service.cli.messages.bars import Tell, telling
 from oncelog_service.cli.messages.filters import Filter, parse_fields
 from oncelog_service.cli.messages.template import parse as parse_template
 from oncelog_service.cli.messages.writers import Seen, Writer, Written, writing
+from oncelog_service.cli.output import Output
 from oncelog_service.cli.session import Session, Topic, command
 from oncelog_service.cli.values import parse_bound, parse_properties, parse_start
 
@@ -90,6 +91,7 @@ def read(
     subscription: Subscription = None,
 ) -> None:
     """Print a topic's messages in order: each payload and a line end; with --json one object a line."""
+    session.out = Output(session.out.as_json, reads=subscription is None)
     if session.out.as_json and output is Written.TEXT:
         output = Written.JSON
     if template is not None and output is not Written.TEXT:

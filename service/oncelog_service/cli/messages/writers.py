@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import csv
+import fcntl
 import io
 import json
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -83,18 +85,54 @@ def writing(form: Written, template: Form | None, topic: str, to: Path | None) -
         yield writer
         writer.close()
         return
-    part = to.with_name(to.name + ".part")
-    try:
-        with part.open("wb") as file:
-            writer = _writer(form, template, topic, file, False)
-            yield writer
-            writer.close()
+    with _replacing(to) as file:
+        writer = _writer(form, template, topic, file, False)
+        yield writer
+        writer.close()
+
+
+@contextmanager
+def _replacing(to: Path) -> Iterator[BinaryIO]:
+    """A file beside it that takes its place, and its rights, when the block has ended by itself; else it goes.
+
+    It has a name that is known, so that one which a killed command has left is used again, and a lock, so that of two commands at
+    once the second is refused. Raises BadParameter: it can be no file. OSError.
+    """
+    real = Path(os.path.realpath(to))
+    if real.is_dir() or (real.exists() and not real.is_file()):
+        raise typer.BadParameter(f"{str(to)!r} is no file", param_hint="--to")
+    part = real.with_name(real.name + ".part")
+    with _locked(part) as file:
+        try:
+            file.truncate()
+            if real.exists():
+                os.fchmod(file.fileno(), stat.S_IMODE(real.stat().st_mode))
+            yield file
             file.flush()
             sync(file.fileno())
-        os.replace(part, to)
-    finally:
-        with suppress(OSError):
+            os.replace(part, real)
+        except BaseException as error:
             part.unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.filename is None:
+                error.filename = str(part)
+            raise
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[BinaryIO]:
+    """The file under this name, made where there is none, which nobody else has open like this. Raises OSError."""
+    while True:
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b")
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise BlockingIOError(error.errno, "another command is writing it", str(path)) from None
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), os.lstat(path)):
+                    yield file
+                    return
+        # Whoever had the lock has taken the file from under this name.
 
 
 def _writer(form: Written, template: Form | None, topic: str, out: BinaryIO, is_terminal: bool) -> Writer:

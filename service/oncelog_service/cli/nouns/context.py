@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -52,25 +52,23 @@ def add(
     as_json: Json = False,
 ) -> None:
     """Keep a service under a name, in a file that only you can read."""
-    secret = sys.stdin.readline().rstrip("\r\n") if token == "-" else token
+    secret = _line() if token == "-" else token
     with _sentences():
         files = {"token_file": token_file, "ca": ca, "cert": cert, "cert_key": cert_key}
-        absolute = {key: None if each is None else str(Path(each).expanduser().absolute()) for key, each in files.items()}
+        absolute = {key: each and str(Path(each).expanduser().absolute()) for key, each in files.items()}
         context = checked(name, Context(service_url(url), secret, **absolute, namespace=namespace))
         check_url(context.url)
 
         def added(contexts: Contexts) -> Contexts:
             if name in contexts.known and not replace:
-                raise _Exists(name)
+                raise _Conflict
             found = contexts.added(name, context)
             return found.using(name) if use else found
 
         try:
             contexts = change(_path(), added)
-        except _Exists:
-            detail = f"there is a context {name} already; --replace it, or remove it"
-            Output(as_json).failure({"title": "It exists", "code": "context_exists", "detail": detail}, f"error: {detail}")
-            raise typer.Exit(CONFLICT) from None
+        except _Conflict:
+            _refused(Output(as_json), "context_exists", f"there is a context {name} already; --replace it, or remove it")
     is_current = contexts.current == name
     more = ", and is the current one" if is_current else f"; `oncelog context use {name}` makes it the current one"
     Output(as_json).result({"context": name, "url": shown(context.url), "current": is_current}, f"context {name} is kept{more}")
@@ -94,6 +92,8 @@ def list_(as_json: Json = False) -> None:
 def show(as_json: bool, name: str | None, **given: str | None) -> None:
     """Show what a command typed like this would ask, and where each value comes from. Secrets are not shown."""
     if name is not None:
+        if given["context"] not in (None, name):
+            raise typer.BadParameter(f"is {given['context']!r}, and the argument {name!r}; choose", param_hint="--context")
         given["context"] = name
     connection = connection_of(given)
     of_all = connection.context
@@ -133,14 +133,35 @@ def remove(
     """Forget a context, and the token that it holds."""
     out = Output(as_json)
     with _sentences():
-        load(_path()).named(name)
-        confirm(out, f"Remove context {name}?", yes)
-        change(_path(), lambda contexts: contexts.removed(name))
+        seen = load(_path()).named(name)
+        confirm(out, f"Remove context {name} of {shown(seen.url)}?", yes)
+
+        def removed(contexts: Contexts) -> Contexts:
+            if contexts.named(name) != seen:
+                raise _Conflict
+            return contexts.removed(name)
+
+        try:
+            change(_path(), removed)
+        except _Conflict:
+            _refused(out, "context_changed", f"context {name} is another one by now, and stays")
     out.result({"removed": name}, f"context {name} is removed")
 
 
-class _Exists(Exception):
-    """There is one of that name."""
+def _line() -> str:
+    try:
+        return sys.stdin.readline().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError):
+        raise typer.BadParameter("no line of text can be read from stdin", param_hint="--token") from None
+
+
+class _Conflict(Exception):
+    """What is there is not what was expected."""
+
+
+def _refused(out: Output, code: str, detail: str) -> NoReturn:
+    out.failure({"title": "Conflict", "code": code, "detail": detail}, f"error: {detail}")
+    raise typer.Exit(CONFLICT) from None
 
 
 @contextmanager
