@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -207,6 +208,20 @@ def test_what_stands_still_is_killed_all_the_same(kit: OncelogService) -> None:
     published(kit)
 
 
+def test_nothing_stands_still_that_ends(kit: OncelogService) -> None:
+    """However many requests wait that would stop it again."""
+    stops = kit.faults.stop_for(PATIENCE / 3, "poll", times=100, optional=True)
+    with ThreadPoolExecutor(3) as pool, Client(kit.url, retry=0) as client:
+        waiting = [pool.submit(client.poll, "t", ConsumeRequest(wait=20_000)) for _ in range(3)]
+        until(lambda: stops.fired)
+        begun = time.monotonic()
+        kit.close()
+        for each in waiting:
+            with pytest.raises(errors.OncelogError):
+                each.result(PATIENCE)
+    assert time.monotonic() - begun < PATIENCE / 3
+
+
 # --- time
 
 
@@ -268,6 +283,27 @@ def test_a_consumer_is_fenced_now_and_at_a_request(kit: OncelogService) -> None:
         assert consumer.receive(1, timeout=0)[0].offset == 0
         with pytest.raises(errors.ConsumerFenced):
             consumer.ack(message)
+
+
+def test_where_there_is_nobody_to_fence_it_is_told(kit: OncelogService, once: Client) -> None:
+    with pytest.raises(errors.ProducerNotFound, match="loadr"):
+        kit.fence("t", producer="loadr")
+    with pytest.raises(errors.SubscriptionNotFound, match="mials"):
+        kit.fence("t", subscription="mials")
+    faults = [
+        kit.faults.fence("t", producer="loadr", nth=2),
+        kit.faults.fence("t", subscription="mials", request="acknowledge", when="after"),
+    ]
+    published(kit)
+    with Consumer("t", "mails", url=kit.url) as consumer:
+        consumer.ack(consumer.receive(1, timeout=0)[0])
+    with pytest.raises(
+        FaultNotMet, match=r"struck 0 of 1; 6 came \(no producer 'loadr' on this topic .*\)\n.*no subscription 'mials'"
+    ):
+        kit.verify()
+    assert [producer.name for producer in once.producers("t")] == ["loader"]
+    for fault in faults:
+        fault.optional = True
 
 
 def test_who_is_fenced_is_one(kit: OncelogService) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from oncelog import Client, Consumer, Producer, Reader, errors
 from oncelog.testing import NotExactlyOnce, OncelogService, Recorder, check_effects, check_published, service
 from oncelog.testing.committed import committed
 from oncelog.wire.columns import MessageColumns
+from oncelog.wire.requests import PublishRequest
 
 ORDERS = [{"order": at, "by": "ann" if at % 2 else "bob"} for at in range(6)]
 
@@ -143,3 +146,118 @@ def test_any_service_can_be_looked_at(kit: OncelogService) -> None:
     check_effects(kit.client, "orders", recorder.effects, ordered=False)
     with pytest.raises(NotExactlyOnce, match="6 lost"):
         check_published(kit.client, "orders", range(100, 106))
+
+
+def test_what_has_gone_may_have_had_its_effect_once() -> None:
+    with service() as kit:
+        kit.client.create_topic("t")
+        with Producer("t", client=kit.client) as producer:
+            for ttl in (None, None, 60, None):
+                producer.send(b"x", ttl=ttl)
+        seen = committed(kit.client, "t", "default")
+        kit.pass_time(3_600)
+        kit.client.trim_topic("t", 1)
+        assert [each.offset for each in committed(kit.client, "t", "default")] == [1, 3]
+        for form in (lambda each: each, attrgetter("message_id"), attrgetter("offset")):
+            told = [form(each) for each in seen]
+            kit.check_effects("t", told)
+            with pytest.raises(NotExactlyOnce, match=r"messages from offset 1 on, .* 2 doubled"):
+                kit.check_effects("t", [*told, form(seen[0]), form(seen[2])])
+        kit.check_effects("t", seen, by=lambda message: message.offset)
+        with pytest.raises(NotExactlyOnce, match="2 unknown"):
+            kit.check_effects("t", [0, 1, 2, 3], by=lambda message: message.offset)
+        with pytest.raises(NotExactlyOnce, match="from offset 1 on, does not hold the 4 rows exactly once: 2 lost"):
+            kit.check_published("t", [0, 1, 2, 3], by=lambda message: message.offset)
+        after_all = bytes(seen[3].message_id)[:-1] + b"\x09"
+        for unknown in (4, -1, after_all):
+            with pytest.raises(NotExactlyOnce, match="1 unknown"):
+                kit.check_effects("t", [*seen, unknown])
+
+
+class Later(list[int]):
+    """Effects that go on while the log is looked at."""
+
+    def __init__(self, kit: OncelogService) -> None:
+        super().__init__([0])
+        self._kit = kit
+
+    def __iter__(self) -> Iterator[int]:
+        found = list(super().__iter__())
+        self._kit.client.publish("t", PublishRequest([b"later"]))
+        self.append(len(self))
+        return iter(found)
+
+
+def test_what_comes_while_it_looks_is_not_taken_for_an_effect_of_nothing() -> None:
+    with service() as kit:
+        kit.client.create_topic("t")
+        kit.client.publish("t", PublishRequest([b"x"]))
+        kit.check_effects("t", Later(kit), upto=1)
+
+
+def test_what_cannot_be_looked_up_is_told_with_what_to_say() -> None:
+    with service() as kit:
+        kit.client.create_topic("t")
+        with Producer("t", client=kit.client, codec="json") as producer:
+            producer.send({"order": 1})
+        for wrong_one in (
+            lambda: kit.check_published("t", [{"order": 1}], codec="json"),
+            lambda: kit.check_published("t", [1], codec="json", by=lambda message: message.value),
+            lambda: kit.check_effects("t", [{"order": 1}], codec="json", by=lambda message: message.value["order"]),
+        ):
+            with pytest.raises(TypeError, match=r"\{'order': 1\} cannot be looked up: say by="):
+                wrong_one()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_of_a_random_log_exactly_what_was_done_wrong_is_told(kit: OncelogService, seed: int) -> None:
+    chance, topic = random.Random(seed), f"random-{seed}"
+    log_at_random(kit.client, topic, chance)
+    committed_now = committed(kit.client, topic, "default")
+    with Reader(topic, client=kit.client, start="earliest", timeout=0) as reader:
+        rolled_back = sorted({message.offset for message in reader} - {message.offset for message in committed_now})
+    done, wrong = list(committed_now), set()
+    chosen = chance.sample(committed_now, 9)
+    for late in chosen[:3]:
+        behind = next((each for each in done if each.key == late.key and each.offset > late.offset and each not in chosen), None)
+        if behind is not None and not any(late.offset < each.offset < behind.offset for each in done if each.key == late.key):
+            chosen.append(behind)
+            done.remove(late)
+            done.insert(done.index(behind) + 1, late)
+            wrong.add(("reordered", bytes(late.message_id)))
+    for twice in chosen[3:6]:
+        for _ in range(chance.randint(1, 3)):
+            done.insert(chance.randint(done.index(twice) + 1, len(done)), twice)
+        wrong.add(("doubled", bytes(twice.message_id)))
+    for gone in chosen[6:9]:
+        done.remove(gone)
+        wrong.add(("lost", bytes(gone.message_id)))
+    told: list[Any] = [chance.choice([each, each.message_id, each.offset]) for each in done]
+    for offset in chance.sample(rolled_back, 2):
+        told.insert(chance.randint(0, len(told)), offset)
+        wrong.add(("unknown", offset))
+    with pytest.raises(NotExactlyOnce) as error:
+        kit.check_effects(topic, told)
+    assert len(wrong) >= 8
+    assert {(each.kind, each.identity) for each in error.value.findings} == wrong
+    assert len(error.value.findings) == len(wrong)
+    kit.check_effects(topic, committed_now)
+
+
+def log_at_random(client: Client, topic: str, chance: random.Random) -> None:
+    """With transactions that are committed and rolled back, and messages of three keys and of none, in batches."""
+    client.create_topic(topic)
+    for at in range(12):
+        keys = chance.choices([None, "a", "b", "c"], k=chance.randint(1, 6))
+        if at < 4 or chance.random() < 0.5:
+            with Producer(topic, client=client) as producer:
+                for key in keys:
+                    producer.send_async(b"x", key=key)
+            if at > 1:
+                continue
+        with client.transaction() as tx:
+            for key in keys:
+                tx.send(topic, b"in", key=key)
+            tx.checkpoint()
+            if at < 3 or chance.random() < 0.3:
+                tx.abort()

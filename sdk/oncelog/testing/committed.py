@@ -1,7 +1,8 @@
-"""Reads all that is committed on a topic, which changes nothing there."""
+"""Reads all that is committed on a topic, and finds where something was that has gone. It changes nothing there."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from oncelog.message_id import SIZE
 from oncelog.values.message import Message
 from oncelog.wire.columns import MessageColumns, unpack
 from oncelog.wire.models import TopicAsked
+from oncelog.wire.requests import ConsumeRequest
 
 _SETTLED_SECONDS = 1.0
 
@@ -34,6 +36,32 @@ def committed(client: Api, topic: str, namespace: str, codec: object = None) -> 
         messages += (Message(record, decoded) for record in _records(columns))
         at = columns.next
     return messages
+
+
+class Gone:
+    """The places of a topic where no message is any more, committed or not: it has expired, or was trimmed."""
+
+    def __init__(self, client: Api, topic: str, namespace: str) -> None:
+        """Reads the topic as it is."""
+        self._end = client.stats(topic, namespace).upcoming_offset
+        self._ids: list[bytes] = []
+        self._offsets: list[int] = []
+        asked = ConsumeRequest()
+        while (page := client.poll(topic, asked, namespace)).position is not None:
+            self._ids += (record["id"] for record in page.messages)
+            self._offsets += (record["offset"] for record in page.messages)
+            asked = ConsumeRequest(start_from=page.position, inclusive=False, generation=page.generation)
+
+    def was_at(self, offset: int) -> bool:
+        """Tells whether a message has gone that had this offset."""
+        at = bisect_left(self._offsets, offset)
+        return 0 <= offset < self._end and self._offsets[at : at + 1] != [offset]
+
+    def was_called(self, message_id: bytes) -> bool:
+        """Tells whether a message has gone that may have had this id."""
+        at = bisect_left(self._ids, message_id)
+        before, behind = [-1, *self._offsets[:at]][-1], [*self._offsets[at : at + 1], self._end][0]
+        return self._ids[at : at + 1] != [message_id] and behind - before > 1
 
 
 def _records(columns: MessageColumns) -> Iterator[dict[str, Any]]:

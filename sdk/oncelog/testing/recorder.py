@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from math import inf
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 from oncelog.api.api import Api
 from oncelog.message_id import SIZE, MessageId
-from oncelog.testing.committed import committed
+from oncelog.testing.committed import Gone, committed
 from oncelog.testing.judge import Item, NotExactlyOnce, Words, judge
 from oncelog.values.message import Message
 from oncelog.wire.media import DEFAULT_NAMESPACE
@@ -97,21 +98,24 @@ def check_effects(
     ``upto``: only messages below this offset must have had theirs; ``per_key``: order counts among messages of one key, and among
     those without one, else among all; ``ordered``: False where the effects are in no order, as rows of a table.
 
+    What has expired or was trimmed may have had its effect before, once. A message, an id and an offset tell that it was
+    there; what ``by`` makes of messages does not, and is of none then.
+
     Raises AssertionError also where the topic holds no committed message: nothing was checked then. TopicNotFound.
     """
     __tracebackhide__ = True
+    told = [*_told(effects)]  # what comes while this looks is not judged
     messages = _some(client, topic, namespace, codec)
-    identify = by or _id_of
     end = inf if upto is None else upto
-    items = [Item(identify(each), described(each), each.key if per_key else None, each.offset < end) for each in messages]
-    ids = {each.offset: bytes(each.message_id) for each in messages}
-    done = [
-        Item(_identity(effect, ids) if by is None else by(effect) if isinstance(effect, Message) else effect, says)
-        for effect, says in _told(effects)
-    ]
-    findings = judge(items, done, _EFFECTS, ordered=ordered)
+    view = _View(messages, by, per_key)
+    if any(view.lacks(effect) for effect, _ in told):
+        gone = Gone(client, topic, namespace)
+        for effect, _ in told:
+            view.admit(effect, gone)
+    items = [each._replace(due=offset < end and each.due) for offset, each in sorted(view.items, key=lambda each: each[0])]
+    findings = judge(items, [Item(view.identity(effect), says) for effect, says in told], _EFFECTS, ordered=ordered)
     if findings:
-        raise NotExactlyOnce(f"the effects of topic {topic!r}, {len(messages)} messages, are not exactly once", findings)
+        raise NotExactlyOnce(f"the effects of topic {topic!r}, {_held(messages)}, are not exactly once", findings)
 
 
 def check_published(
@@ -130,13 +134,13 @@ def check_published(
     several producers send them side by side. Raises AssertionError also where there are no rows. TopicNotFound.
     """
     __tracebackhide__ = True
-    expected = [Item(row, f"row {at} ({_short(row)})") for at, row in enumerate(rows)]
+    expected = [Item(_hashable(row), f"row {at} ({_short(row)})") for at, row in enumerate(rows)]
     if not expected:
         raise AssertionError("there are no rows that were to be sent: nothing was checked")
-    done = [Item(by(each), described(each)) for each in committed(client, topic, namespace, codec)]
-    findings = judge(expected, done, _ROWS, ordered=ordered)
+    messages = committed(client, topic, namespace, codec)
+    findings = judge(expected, [Item(_hashable(by(each)), described(each)) for each in messages], _ROWS, ordered=ordered)
     if findings:
-        raise NotExactlyOnce(f"topic {topic!r} does not hold the {len(expected)} rows exactly once", findings)
+        raise NotExactlyOnce(f"topic {topic!r}, {_held(messages)}, does not hold the {len(expected)} rows exactly once", findings)
 
 
 def described(message: Message[Any]) -> str:
@@ -155,24 +159,79 @@ def _some(client: Api, topic: str, namespace: str, codec: object) -> Sequence[Me
     return messages
 
 
+def _held(messages: Sequence[Message[Any]]) -> str:
+    begin = f" from offset {messages[0].offset} on" if messages and messages[0].offset else ""
+    return f"{len(messages)} messages{begin}"
+
+
 def _told(effects: Iterable[Any]) -> Iterable[tuple[Any, str]]:
     for at, effect in enumerate(effects, 1):
         named = f"offset {effect.offset}" if isinstance(effect, Message) else _short(effect)
         yield effect, f"effect {at} ({named})"
 
 
-def _id_of(message: Message[Any]) -> bytes:
-    return bytes(message.message_id)
+class _View:
+    """What effects are held against: the messages of the log, and those of which an effect tells that were there once."""
+
+    def __init__(self, messages: Sequence[Message[Any]], by: By | None, per_key: bool) -> None:
+        self._by = by
+        self._per_key = per_key
+        self._ids = {each.offset: bytes(each.message_id) for each in messages}
+        self._known = set(self._ids.values())
+        self.items = [(each.offset, self._item(each)) for each in messages]
+        """With their offsets."""
+
+    def identity(self, effect: Any) -> Hashable:
+        """By what an effect names its message."""
+        if self._by is None:
+            named: Hashable = _identity(effect, self._ids)
+            return named
+        return _hashable(self._by(effect) if isinstance(effect, Message) else effect)
+
+    def lacks(self, effect: Any) -> bool:
+        """Tells whether an effect names a message that is not among these."""
+        if self._by is not None and not isinstance(effect, Message):
+            return False  # it names none
+        return _identity(effect, self._ids) not in self._known
+
+    def admit(self, effect: Any, gone: Gone) -> None:
+        """Takes in what an effect names where that has gone: its effect may have been before, once."""
+        if not self.lacks(effect):
+            return
+        named = _identity(effect, self._ids)
+        if isinstance(effect, Message):
+            if gone.was_at(effect.offset) and gone.was_called(bytes(effect.message_id)):
+                self._known.add(named)
+                self.items.append((effect.offset, self._item(effect)._replace(due=False)))
+        elif gone.was_at(named) if isinstance(named, int) else gone.was_called(named):
+            self._known.add(named)
+            self.items.append((-1, Item(named, f"{_short(effect)}, which has gone,", named, due=False)))
+
+    def _item(self, message: Message[Any]) -> Item:
+        identity = bytes(message.message_id) if self._by is None else _hashable(self._by(message))
+        return Item(identity, described(message), message.key if self._per_key else None)
 
 
-def _identity(effect: Any, ids: Mapping[int, bytes]) -> Hashable:
-    """The id of the message that an effect names; what is no such message's stays what it is."""
+def _hashable(value: Any) -> Hashable:
+    try:
+        hash(value)
+    except TypeError:
+        raise TypeError(
+            f"{_short(value)} cannot be looked up: say by= for what it is known by, as by=lambda message: message.value['order']"
+        ) from None
+    found: Hashable = value
+    return found
+
+
+def _identity(effect: Any, ids: Mapping[int, bytes]) -> Any:
+    """The id of the message that an effect names; an offset at which none of them is stays what it is."""
     if isinstance(effect, Message):
-        return _id_of(effect)
+        return bytes(effect.message_id)
     if isinstance(effect, MessageId):
         return bytes(effect)
-    if isinstance(effect, int) and not isinstance(effect, bool):
-        return ids.get(effect, effect)
+    if isinstance(effect, SupportsIndex) and not isinstance(effect, bool):
+        offset = index(effect)
+        return ids.get(offset, offset)
     if isinstance(effect, str):
         return bytes(MessageId.parse(effect))
     if isinstance(effect, bytes) and len(effect) == SIZE:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol, TypedDict, Unpack
 
-from oncelog.errors import NotAllowed, OncelogError
+from oncelog.errors import NotAllowed, NotFound, OncelogError
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.application import Application
 from oncelog_service.rest.exchange import Admitted, Head
@@ -22,7 +22,7 @@ Answering = Callable[[bytes], Awaitable[Answer]]
 When = Literal["before", "after"]
 """Before the request is obeyed; or after it was, and before its answer leaves."""
 
-_LOOKING: frozenset[Request] = frozenset(("stats", "offsets", "read_columns"))
+_LOOKING: frozenset[Request] = frozenset(("stats", "offsets", "read_columns", "poll"))
 
 
 class Nth(TypedDict, total=False):
@@ -60,7 +60,7 @@ class World(Protocol):
         """Sets the clock by so much."""
 
     async def opens_elsewhere(self, topic: str, namespace: str, producer: str | None, subscription: str | None) -> None:
-        """Opens a producer or a subscription, which fences who has it open."""
+        """Opens a producer or a subscription, which fences who has it open. Raises NotFound: nobody has."""
 
     async def disk_fills(self) -> None:
         """Leaves no room on the disk."""
@@ -152,7 +152,7 @@ class Faults:
             raise ValueError("either a producer or a subscription is fenced")
         strikes: Which = {"topic": topic, **which}
         named = f"producer {producer!r}" if subscription is None else f"subscription {subscription!r}"
-        act = partial(self._world.opens_elsewhere, topic, which.get("namespace", "default"), producer, subscription)
+        act = partial(self._fences, topic, which.get("namespace", "default"), producer, subscription)
         kind: Request = request or ("publish" if subscription is None else "receive")
         return self._planned(f"fence {named} {when}", kind, self._at(when, act), strikes)
 
@@ -191,10 +191,10 @@ class Faults:
     async def _answer(self, answer: Answering, asked: Asked, body: bytes) -> Answer:
         if self._lookers and asked.request in _LOOKING:
             return await answer(body)
-        strikes = [self._strikes[each] for each in self._plan.meet(asked)]
-        for strike in strikes:
-            if strike.before is not None:
-                await strike.before()
+        met = self._plan.meet(asked)
+        strikes = [self._strikes[each] for each in met]
+        for fault, strike in zip(met, strikes, strict=True):
+            await _act(fault, strike.before)
         for strike in strikes:
             if strike.again:
                 with suppress(OncelogError):
@@ -204,9 +204,8 @@ class Faults:
         try:
             found = await answer(body)
         finally:
-            for strike in strikes:
-                if strike.after is not None:
-                    await strike.after()
+            for fault, strike in zip(met, strikes, strict=True):
+                await _act(fault, strike.after)
             if loses:
                 await _cut()
         return found
@@ -226,8 +225,26 @@ class Faults:
         self._world.dies()
         await asyncio.Future()  # cancelled with the connection, and all others
 
+    async def _fences(self, topic: str, namespace: str, producer: str | None, subscription: str | None) -> None:
+        try:
+            await self._world.opens_elsewhere(topic, namespace, producer, subscription)
+        except NotFound as nobody:
+            raise _ToNothingError(str(nobody)) from nobody
+
     async def _stands_still(self, seconds: float) -> None:
         self._world.stands_still(seconds)
+
+
+class _ToNothingError(Exception):
+    """There was nothing that the fault could have struck."""
+
+
+async def _act(fault: Fault, act: Callable[[], Awaitable[None]] | None) -> None:
+    if act is not None:
+        try:
+            await act()
+        except _ToNothingError as why:
+            fault.came_to_nothing(str(why))
 
 
 async def _refuse(error: OncelogError) -> None:

@@ -116,6 +116,8 @@ class Fault:
     """How many requests that it is about came so far."""
     fired: int = 0
     """How many of them it struck."""
+    nothing: str = ""
+    """Why it last came to nothing where it was to strike."""
 
     def __post_init__(self) -> None:
         if self.request not in REQUESTS:
@@ -136,6 +138,11 @@ class Fault:
         self.fired += strikes
         return strikes
 
+    def came_to_nothing(self, why: str) -> None:
+        """Takes back a strike that changed nothing."""
+        self.fired -= 1
+        self.nothing = why
+
     @property
     def is_over(self) -> bool:
         """Whether it has struck as often as it was to."""
@@ -145,7 +152,8 @@ class Fault:
         which = f"{self.nth}" if self.times == 1 else f"{self.nth} to {self.nth + self.times - 1}"
         on = "" if self.topic is None else f" on {self.topic!r}"
         kind = "request" if self.request == "any" else self.request
-        return f"{self.what} {kind} {which}{on}: struck {self.fired} of {self.times}; {self.came} came"
+        nothing = f" ({self.nothing})" if self.nothing else ""
+        return f"{self.what} {kind} {which}{on}: struck {self.fired} of {self.times}; {self.came} came{nothing}"
 
 
 class FaultNotMet(AssertionError):

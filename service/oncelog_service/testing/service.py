@@ -58,6 +58,10 @@ class OncelogService:
         self._killing: list[threading.Thread] = []
         self._failures: list[BaseException] = []
         self._goes_on = threading.Event()
+        self._is_dying = False
+        """Whether it is being killed or closed: nothing stands still then."""
+        self._standing = threading.Lock()
+        """Of what stands still: that it may, and that it goes on."""
         self._recorders: list[Recorder] = []
         self._client: Client | None = None
         self.url = ""
@@ -84,6 +88,7 @@ class OncelogService:
         """Starts it, also after :meth:`kill` with ``restart=False``. Raises RuntimeError: it runs."""
         with self._lives:
             self._clock.begin_anew()
+            self._is_dying = False
             self._engine.start()
             self.url = self._engine.url
 
@@ -92,10 +97,10 @@ class OncelogService:
 
         It has started again when this returns, at the same port; without ``restart`` it is down until :meth:`start`.
         """
-        self.go_on()
         with self._lives:
             if self._ended:
                 return
+            self._stops_no_more()
             self._engine.abandon()
             if restart:
                 self.start()
@@ -107,6 +112,7 @@ class OncelogService:
             self._client.close()
         with self._lives:
             self._ended = True
+            self._stops_no_more()
             self._engine.abandon()
             self._engine.stop()  # by its store's URL it is not found any more
         for thread in self._killing:
@@ -122,14 +128,15 @@ class OncelogService:
         standing = threading.Event()
 
         def stand() -> None:
+            stops = self._stops()
             standing.set()
-            self.stands_still(seconds)
+            if stops:
+                self._goes_on.wait(seconds)
 
         async def soon(_: Service) -> None:
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, stand)  # behind what tells the caller that this has returned
 
-        self._goes_on.clear()
         self._engine.on_loop(soon)
         standing.wait()
 
@@ -156,7 +163,10 @@ class OncelogService:
         subscription: str | None = None,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> None:
-        """Opens the producer, or the consumer of the subscription, elsewhere: who has it open is fenced. Raises TopicNotFound."""
+        """Opens the producer, or the consumer of the subscription, elsewhere: who has it open is fenced.
+
+        Raises TopicNotFound; ProducerNotFound, SubscriptionNotFound: there is nobody to fence.
+        """
         if (producer is None) == (subscription is None):
             raise ValueError("either a producer or a subscription is fenced")
         self._do(lambda: self.opens_elsewhere(topic, namespace, producer, subscription))
@@ -234,8 +244,8 @@ class OncelogService:
         thread.start()
 
     def stands_still(self, seconds: float) -> None:
-        self._goes_on.clear()
-        self._goes_on.wait(seconds)
+        if self._stops():
+            self._goes_on.wait(seconds)
 
     async def time_passes(self, seconds: float) -> None:
         self._clock.pass_by(seconds)
@@ -252,8 +262,10 @@ class OncelogService:
     async def opens_elsewhere(self, topic: str, namespace: str, producer: str | None, subscription: str | None) -> None:
         log = await self._engine.service.topics.open(namespace, topic)
         if producer is not None:
+            log.producers.show(producer)
             await log.producers.open(producer, uuid4().hex, "allow")
         if subscription is not None:
+            await log.subscriptions.show(subscription)
             await log.subscriptions.open(OpenSubscription(name=subscription, nonce=uuid4().hex))
 
     async def disk_fills(self) -> None:
@@ -273,6 +285,18 @@ class OncelogService:
         room.looked(inf if self._disk.free is None else self._disk.free(), room.admitted)
 
     # ---
+
+    def _stops(self) -> bool:
+        """Whether it may stand still, from now on until :meth:`go_on`."""
+        with self._standing:
+            if not self._is_dying:
+                self._goes_on.clear()
+            return not self._is_dying
+
+    def _stops_no_more(self) -> None:
+        with self._standing:
+            self._is_dying = True
+            self._goes_on.set()
 
     def _do(self, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._engine.on_loop(lambda _: act())
