@@ -41,6 +41,8 @@ _log = logging.getLogger(__name__)
 
 _TIMES = 1_024
 """Writes of which it is kept how long they took."""
+STALLED_SECONDS = 10.0
+"""A write that takes longer has met a store that hangs: LevelDB holds one up for some seconds at most while it merges tables."""
 LAZY_SECONDS = 0.05
 """How long a lazy submission waits for a write it can join."""
 
@@ -77,6 +79,8 @@ class _State:
         self.closed = False
         self.caught_up = 0.0
         """When the store will have, as it said behind its writes. On the writer's thread."""
+        self.writing_since: float | None = None
+        """When the write that is under way began. Set on the writer's thread."""
         self.times: deque[float] = deque(maxlen=_TIMES)
 
 
@@ -142,6 +146,12 @@ class Writer:
         with self._state.lock:
             waiting = [*self._state.queue]
         return sum(len(each.done) for each in waiting), sum(each.batch.size for each in waiting)
+
+    @property
+    def writing_seconds(self) -> float:
+        """For how long the write has been under way that the store is in; 0: it is in none."""
+        since = self._state.writing_since
+        return 0.0 if since is None else time.monotonic() - since
 
     def take_times(self) -> list[float]:
         """Seconds that each synced write took, of the newest since this was called last."""
@@ -329,6 +339,7 @@ class Writer:
         seconds = 0.0
         while standing := _standing(group, lost):
             began = perf_counter()
+            self._state.writing_since = time.monotonic()
             try:
                 self._store.write([submission.batch for submission in standing])
                 seconds = perf_counter() - began
@@ -338,6 +349,8 @@ class Writer:
                 continue
             except Exception as error:
                 failure = error
+            finally:
+                self._state.writing_since = None
             break
         if failure is None and (behind := self._store.behind()):
             now = time.monotonic()

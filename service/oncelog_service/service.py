@@ -30,13 +30,14 @@ from oncelog_service.cluster.leases import ATOMIC_COMMITS, SETUP, TRANSACTIONS, 
 from oncelog_service.cluster.membership import Membership
 from oncelog_service.config import LOOPBACK, Settings
 from oncelog_service.counting.counts import Counts
-from oncelog_service.group_commit import Writer
+from oncelog_service.group_commit import STALLED_SECONDS, Writer
 from oncelog_service.log.cache import RecentMessages
 from oncelog_service.reading import Scans, read
 from oncelog_service.retention import Retention
 from oncelog_service.settlement import SettlementTask
 from oncelog_service.storage.copying import check_whole
 from oncelog_service.storage.port import Fence, Store, StoreDamaged, StoreError
+from oncelog_service.threads import Threads
 from oncelog_service.topics import Topics
 from oncelog_service.traffic import Traffic
 from oncelog_service.transactions.leased import LeasedTransactions
@@ -155,6 +156,8 @@ class Service:
         self._opened: _Opened | None = None
         self.cache = RecentMessages(settings.cache_bytes)
         self.scans = Scans()
+        self.telling = Threads(1, "oncelog-telling")
+        """For what is told of the process and reads no store: told also while all other threads wait for one that hangs."""
         self.waits = Waits(settings.max_inflight_bytes // 4)
         """What long polls hold."""
         self.room = room.Room(settings.min_free_bytes)
@@ -280,6 +283,7 @@ class Service:
         if opened is not None:
             await opened.close()
         self.scans.close()
+        self.telling.shutdown(wait=False)
         self.audit.close()
 
     async def abandon(self) -> None:
@@ -298,6 +302,7 @@ class Service:
                 opened.abandon()
                 await asyncio.to_thread(opened.store.close)
             self.scans.close()
+            self.telling.shutdown(wait=False)
             self.audit.close()
 
     @property
@@ -339,12 +344,29 @@ class Service:
         """Raises StorageUnavailable while the store is not open, or when others may serve everything that it shares with them."""
         self._present.leases.check_alive()
 
+    def check_answers(self) -> None:
+        """Raises StorageUnavailable as :meth:`check_serves`, and while the store hangs in a write."""
+        self.check_serves()
+        if self.stalled_seconds:
+            raise StorageUnavailable(f"the store has not answered for {self.stalled_seconds:.0f} s; what is written waits for it")
+
     def check_ready(self) -> None:
-        """Raises StorageUnavailable as :meth:`check_serves`, while nothing can be written, and when it is about to stop."""
+        """Raises StorageUnavailable as :meth:`check_answers`, while nothing can be written, and when it is about to stop."""
         if self.draining:
             raise StorageUnavailable("the service is stopping; others, or the next one in its place, answer")
-        self.check_serves()
+        self.check_answers()
         self.writer.check()
+
+    @property
+    def writing_seconds(self) -> float:
+        """Returns for how long the write has been under way that the store is in; 0: it is in none, or not open."""
+        return 0.0 if self._opened is None else self._opened.writer.writing_seconds
+
+    @property
+    def stalled_seconds(self) -> float:
+        """Returns the same, once that is longer than a store should take; else 0."""
+        seconds = self.writing_seconds
+        return seconds if seconds >= STALLED_SECONDS else 0.0
 
     @property
     def damaged(self) -> bool:
@@ -363,10 +385,12 @@ class Service:
         return "" if self.is_open else self._reason
 
     @property
-    def status(self) -> Literal["ok", "failing", "full", "damaged", "closed"]:
+    def status(self) -> Literal["ok", "failing", "full", "damaged", "stalled", "closed"]:
         """Returns the most severe of these that is so."""
         if not self.is_open:
             return "closed"
+        if self.stalled_seconds:
+            return "stalled"
         return (
             "damaged" if self.damaged else "full" if self.room.state == "full" else "failing" if self.background.failing else "ok"
         )

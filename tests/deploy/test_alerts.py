@@ -6,9 +6,11 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
 from typing import TypeAlias
 
 import pytest
@@ -43,6 +45,7 @@ ALLOWED = {
     "OncelogStoreClosed": {"OncelogStoreFailed"},
     "OncelogStoreDamaged": {"OncelogStoreFailed", "OncelogStoreClosed"},
     "OncelogStoreFailed": {"OncelogStoreClosed"},
+    "OncelogStoreStalled": {"OncelogSlowSync"},
     "OncelogDiskFull": {"OncelogDiskNearlyFull"},
     "OncelogSnapshotTooOld": {"OncelogTopicHeld"},
 }
@@ -83,6 +86,22 @@ def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Se
             topic.publish("x")
 
         yield service, cause
+
+
+@sets("OncelogStoreStalled")
+def stalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
+    disk, goes = Disk(), Event()
+    with running_service(open_store=lambda: MemoryStore(disk)) as service, ThreadPoolExecutor(1) as pool:
+        topic = Topic(service.url)
+
+        def cause() -> None:
+            disk.before_sync = lambda _: _ignore(goes.wait(PATIENCE))
+            pool.submit(topic.publish, "x")
+
+        try:
+            yield service, cause
+        finally:
+            goes.set()
 
 
 @sets("OncelogStoreFailed")

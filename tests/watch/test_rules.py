@@ -44,6 +44,7 @@ def member(**more: Any) -> Mapping[str, Any]:
 
 CASES: list[tuple[str, str, Mapping[str, Any], Mapping[str, Any] | None, list[str]]] = [
     ("store_closed", "critical", {"open": False, "reason": "no room left"}, {}, ["no room left"]),
+    ("store_stalled", "critical", {"stalled_ms": 12_300}, {"stalled_ms": 0}, ["12 s", "restart does not help", "dmesg"]),
     ("store_damaged", "critical", {"damaged": True, "failures": 4}, {"failures": 4}, ["4 times", "oncelog salvage"]),
     (
         "disk_full", "critical", {"disk_state": "full", "disk_free": 100 * 2**20, "disk_floor": 256 * 2**20, "disk_refused": 9},

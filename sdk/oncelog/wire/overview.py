@@ -106,8 +106,8 @@ class Overview(Resource):
     store: str
     """Where the data lies, as its settings say it: without a password."""
     version: str
-    status: Literal["ok", "failing", "full", "damaged", "closed"]
-    """The most severe of these that is so; ``closed``: the store is not open."""
+    status: Literal["ok", "failing", "full", "damaged", "stalled", "closed"]
+    """The most severe of these that is so; ``stalled``: the store hangs in a write; ``closed``: it is not open."""
     now_ms: int
     started_ms: int
     instances: int = 1

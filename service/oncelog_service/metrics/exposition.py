@@ -23,6 +23,8 @@ from oncelog_service.transactions.remote import RemoteTransactions
 
 _CODES = sorted({kind.code for kind in all_errors() if kind.status})
 """Each from the beginning: what is not there and then is 1 has no rate."""
+_PATIENCE_SECONDS = 5.0
+"""How long the store is asked for its size: of one that hangs there is more to say."""
 
 
 class _Collected:
@@ -52,7 +54,9 @@ async def _of_store(service: Service) -> list[Metric]:
         found += families(tables.WHILE_OPEN, service)
         found += families(tables.OF_OPEN_TOPICS, overview)
         found.append(of_subscriptions(overview.lags[: service.settings.metrics_topics]))
-        found.append(GAUGE("oncelog_store_bytes", "Bytes that the store takes on disk", await service.store_bytes()))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0 if service.stalled_seconds else _PATIENCE_SECONDS):
+                found.append(GAUGE("oncelog_store_bytes", "Bytes that the store takes on disk", await service.store_bytes()))
     except (StorageUnavailable, TopicDamaged):  # of a store that is not open nothing else is known
         opened = {}
     return [*found, *of_topics(service, opened)]
@@ -128,7 +132,7 @@ def _of_traffic(traffic: Traffic) -> Iterator[Metric]:
 
 async def collected(service: Service) -> list[Metric]:
     """Returns all metrics as they are now."""
-    process = await asyncio.to_thread(ProcessCollector(registry=None).collect)
+    process = await asyncio.get_running_loop().run_in_executor(service.telling, ProcessCollector(registry=None).collect)
     return [*_of_process(service), *await _of_store(service), *await _of_instances(service), *_of_transactions(service), *process]
 
 
@@ -136,4 +140,5 @@ async def exposition(service: Service) -> tuple[bytes, str]:
     """Returns the metrics as a body, and its media type."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collected(await collected(service)))
-    return await asyncio.to_thread(generate_latest, registry), CONTENT_TYPE_LATEST
+    body = await asyncio.get_running_loop().run_in_executor(service.telling, generate_latest, registry)
+    return body, CONTENT_TYPE_LATEST

@@ -43,6 +43,10 @@ ALWAYS: Sequence[Measure[Service]] = (
     Measure(COUNTER, "disk_refusals", "Requests that were refused since the disk has no room", lambda it: it.room.refused),
     Measure(GAUGE, "store_damaged", "Whether writes fail again and again since what is stored is damaged", lambda it: it.damaged),
     Measure(GAUGE, "store_open", "Whether the store is open", lambda it: _serves(it)),
+    Measure(
+        GAUGE, "write_under_way_seconds", "For how long the write has been under way that the store is in; 0: it is in none",
+        lambda it: it.writing_seconds,
+    ),
     Measure(GAUGE, "connections", "Connections that are open", lambda it: it.traffic.connections),
     Measure(
         GAUGE, "certificate_left_seconds", "Until the certificate expires that is shown to clients; infinite where there is none",

@@ -29,6 +29,8 @@ _AT_ONCE = 200
 """Topics that are looked at in one turn of the event loop: about a millisecond."""
 _PATIENCE_SECONDS = 1.0
 """How long others are asked: what they do not say is left out."""
+_READ_SECONDS = 5.0
+"""How long the store is read, the same: one that hangs must be said."""
 
 
 class _OfTopics(NamedTuple):
@@ -63,7 +65,7 @@ async def gather(
     with suppress(StorageUnavailable):  # of a store that is not open nothing more is known
         seen = await _of_topics(service, thresholds, now_ms)
         held = await _held(service, seen)
-        lagging = await _lagging(service.store, seen, published)
+        lagging = await _lagging(service, seen, published)
         await _forget_mended(service, refusals)
         transactions_url, reachable = _reached(service)
         restored_ms = service.topics.incarnation * 1_000 or None
@@ -73,6 +75,7 @@ async def gather(
         reason=service.reason,
         damaged=service.damaged,
         failures=service.failures,
+        stalled_ms=round(service.stalled_seconds * 1000),
         disk_state=room.state,
         disk_free=room.free,
         disk_floor=room.floor,
@@ -187,18 +190,25 @@ async def _told(service: Service, pointers: list[int]) -> tuple[dict[int, Transa
     return states, told
 
 
-async def _lagging(store: Store, seen: _OfTopics, published: Published) -> tuple[Lagging, ...]:
+async def _lagging(service: Service, seen: _OfTopics, published: Published) -> tuple[Lagging, ...]:
     before = dict(published)
     published.clear()
     found = []
-    for lag, (namespace, topic), log, name, at in seen.lagging:
-        key = log.prefix, name
-        known = before.get(key)
-        if known is None or known[0] != at:
-            known = at, await _published_at(store, log.prefix, at)
-        published[key] = known
-        found.append(Lagging(namespace, topic, name, lag, known[1], at))
+    with suppress(TimeoutError):
+        async with _reading(service):
+            for lag, (namespace, topic), log, name, at in seen.lagging:
+                key = log.prefix, name
+                known = before.get(key)
+                if known is None or known[0] != at:
+                    known = at, await _published_at(service.store, log.prefix, at)
+                published[key] = known
+                found.append(Lagging(namespace, topic, name, lag, known[1], at))
     return tuple(found)
+
+
+def _reading(service: Service) -> asyncio.Timeout:
+    """Bounds what reads the store; of one that hangs nothing more is read."""
+    return asyncio.timeout(0 if service.stalled_seconds else _READ_SECONDS)
 
 
 async def _published_at(store: Store, prefix: bytes, offset: int) -> int | None:
@@ -213,13 +223,15 @@ async def _published_at(store: Store, prefix: bytes, offset: int) -> int | None:
 async def _forget_mended(service: Service, refusals: Refusals) -> None:
     """Topics that were met damaged, and are deleted by now."""
     gone = []
-    for name in refusals.damaged:
-        try:
-            await service.topics.get(*name)
-        except TopicNotFound:
-            gone.append(name)
-        except OncelogError:
-            continue  # it cannot be said
+    with suppress(TimeoutError):
+        async with _reading(service):
+            for name in refusals.damaged:
+                try:
+                    await service.topics.get(*name)
+                except TopicNotFound:
+                    gone.append(name)
+                except OncelogError:
+                    continue  # it cannot be said
     refusals.mended(gone)
 
 

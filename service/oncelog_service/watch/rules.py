@@ -75,6 +75,24 @@ def store_closed(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
         )
 
 
+def store_stalled(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
+    """The store hangs: a write does not end."""
+    if facts.stalled_ms:
+        yield Alarm(
+            code="store_stalled",
+            severity="critical",
+            subject="the store",
+            about={"stalledMs": facts.stalled_ms},
+            since_ms=facts.now_ms - facts.stalled_ms,
+            what=f"the store has not answered for {span(facts.stalled_ms)}: whatever is written waits for it, and so may reading",
+            mend="The disk hangs, or what it is reached over; or the database does. Look at the log of the kernel, and whether "
+            "anything else can write there. Once the write ends all goes on by itself, and nothing is lost; until then a restart "
+            "does not help.",
+            commands=["dmesg --ctime --level=err,warn"],
+            docs="operating.md#a-disk-that-hangs",
+        )
+
+
 def store_damaged(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
     """Writes fail again and again, since what is stored is damaged."""
     if facts.damaged:
@@ -509,8 +527,8 @@ def descriptors(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
 
 
 RULES: Sequence[Rule] = (
-    *(store_closed, store_damaged, topic_damaged, disk, transactions_unreachable, held, lag, fenced, gaps, shed, quotas),
-    *(cluster, clock, certificate, tokens, failing, replay, exposed, restored, descriptors),
+    *(store_closed, store_stalled, store_damaged, topic_damaged, disk, transactions_unreachable, held, lag, fenced, gaps),
+    *(shed, quotas, cluster, clock, certificate, tokens, failing, replay, exposed, restored, descriptors),
 )
 """In the order in which their alarms are shown, where these are as severe."""
 

@@ -14,12 +14,12 @@ from oncelog_service.rest.routes import Call
 
 
 async def healthz(call: Call) -> dict[str, Any]:
-    """200 only while the store is open and read back and, where it is shared, in reach; 503 otherwise.
+    """200 only while the store is open and read back, answers and, where it is shared, is in reach; 503 otherwise.
 
     A disk that is nearly full, or full so that nothing more is taken in, ends no reading, nor does a failing task: both are said,
     and no load balancer takes the service away for it.
     """
-    call.service.check_serves()
+    call.service.check_answers()
     topics = call.service.topics
     failing = call.service.background.failing
     room = call.service.room
@@ -35,8 +35,8 @@ async def livez(call: Call) -> dict[str, str]:
 
 
 async def readyz(call: Call) -> dict[str, str]:
-    """200 while requests are to be sent here: the store is open and read back and, where it is shared, in reach; writes are
-    taken; it is not about to stop. 503 otherwise.
+    """200 while requests are to be sent here: the store is open and read back, answers and, where it is shared, is in reach;
+    writes are taken; it is not about to stop. 503 otherwise.
 
     A full disk is said, and refuses what adds messages, but ends no reading, acknowledging and deleting: it stays ready.
     """

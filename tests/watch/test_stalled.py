@@ -1,0 +1,149 @@
+"""A store that hangs in a write: nothing fails, nothing is answered, and everybody who asks is told so."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import requests
+
+from oncelog_service.storage.memory import Disk, MemoryStore
+from oncelog_service.storage.port import Batch, Rows, Table
+from tests.behaviours.cli.support import run
+from tests.patience import PATIENCE, until
+from tests.rest.talk import TIMEOUT, Topic, assert_problem, done
+from tests.world.clock import ManualClock
+from tests.world.service import RunningService, ServiceProcess, running_service
+
+UNDER_WAY = "oncelog_write_under_way_seconds"
+
+
+class Hanging(MemoryStore):
+    """Hangs, in whatever is asked of it on another thread than the event loop's."""
+
+    goes = threading.Event()
+
+    def write(self, batches: Sequence[Batch]) -> None:
+        self.wait()
+        super().write(batches)
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        self.wait()
+        return super().get(table, key)
+
+    def scan(self, table: Table, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        self.wait()
+        yield from super().scan(table, start, stop, reverse=reverse)
+
+    def size_bytes(self) -> int:
+        self.wait()
+        return 0
+
+    def wait(self) -> None:
+        if threading.current_thread().name != "oncelog-test-service":
+            assert self.goes.wait(PATIENCE)
+
+
+def get(url: str, path: str) -> requests.Response:
+    return requests.get(url + path, timeout=TIMEOUT)
+
+
+def metric(url: str, name: str) -> float:
+    (found,) = [line for line in get(url, "/metrics").text.splitlines() if line.startswith(f"{name} ")]
+    return float(found.split()[1])
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, ManualClock]]:
+    monkeypatch.setattr("oncelog_service.service.STALLED_SECONDS", 0.3)
+    disk, clock = Disk(), ManualClock()
+    Hanging.goes.set()
+    with running_service(open_store=lambda: Hanging(disk), clock=clock, cache_bytes=0) as service:
+        try:
+            yield service, clock
+        finally:
+            Hanging.goes.set()
+
+
+def test_a_store_that_hangs_is_said_wherever_one_looks_and_no_more_once_it_answers(
+    hanging: tuple[RunningService, ManualClock],
+) -> None:
+    service, clock = hanging
+    topic, url = Topic(service.url), service.url
+    done(topic.request("POST", "/subscriptions", json={"name": "s", "nonce": "n"}))
+    for _ in range(2):
+        done(topic.publish(*["x"] * 600))
+    clock.advance(600_000)  # a lag, whose first message has to be read
+    assert metric(url, UNDER_WAY) == 0
+    assert get(url, "/readyz").status_code == 200
+    Hanging.goes.clear()
+    with ThreadPoolExecutor(40) as pool:
+        written = pool.submit(Topic(url, create=False).publish, "held up")
+        read = [pool.submit(Topic(url, create=False).poll, limit=1) for _ in range(35)]  # more than there are threads
+        until(lambda: service.service.writing_seconds > 0.3)
+        until(lambda: sum(each.name.startswith("asyncio_") for each in threading.enumerate()) >= 6)
+        assert_problem(get(url, "/readyz"), 503, "storage_unavailable")
+        assert_problem(get(url, "/healthz"), 503, "storage_unavailable")
+        assert get(url, "/livez").status_code == 200
+        assert metric(url, UNDER_WAY) > 0.3
+        assert metric(url, "oncelog_store_open") == 1
+        clock.advance(1_001)
+        overview = get(url, "/v1/overview").json()
+        assert overview["status"] == "stalled"
+        [alarm] = [each for each in overview["alarms"] if each["code"] == "store_stalled"]
+        assert (alarm["severity"], alarm["about"]["stalledMs"] >= 300) == ("critical", True)
+        told = run("doctor", url=url)
+        assert (told.exit_code, "store_stalled" in told.output) == (12, True), told.output
+        assert not written.done()
+        Hanging.goes.set()
+        done(written.result())
+        assert {each.result().status_code for each in read} == {200}
+    clock.advance(1_001)
+    assert "store_stalled" not in get(url, "/v1/alarms").text
+    assert get(url, "/readyz").json() == {"status": "ok"}
+    assert metric(url, UNDER_WAY) == 0
+
+
+@contextmanager
+def freezable(path: Path) -> Iterator[Path]:
+    """A file system of its own, on which `fsfreeze` has writes hang. Skips where none may be mounted."""
+    image, there = path / "image", path / "there"
+    there.mkdir()
+    image.write_bytes(bytes(32 * 2**20))
+    for command in (["mkfs.ext4", "-q", image], ["mount", "-o", "loop", image, there]):
+        try:
+            subprocess.run([str(each) for each in command], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            pytest.skip("no file system may be made and mounted here")
+    try:
+        yield there
+    finally:
+        subprocess.run(["umount", "-l", there], check=True)
+
+
+@pytest.mark.wide
+def test_a_disk_that_hangs_under_a_service_is_an_alarm_after_ten_seconds(tmp_path: Path) -> None:
+    with freezable(tmp_path) as disk, ServiceProcess(disk / "data", min_free_bytes=0) as service:
+        topic = Topic(service.url)
+        done(topic.publish("x"))
+        subprocess.run(["fsfreeze", "-f", disk], check=True)
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                written = pool.submit(topic.publish, "held up")
+                until(lambda: metric(service.url, UNDER_WAY) > 5, every=0.2)
+                assert get(service.url, "/readyz").status_code == 200
+                until(lambda: metric(service.url, UNDER_WAY) > 10, every=0.2)
+                assert_problem(get(service.url, "/readyz"), 503, "storage_unavailable")
+                assert "store_stalled" in get(service.url, "/v1/alarms").text
+                subprocess.run(["fsfreeze", "-u", disk], check=True)
+                done(written.result())
+        finally:
+            subprocess.run(["fsfreeze", "-u", disk], check=False, capture_output=True)
+        assert get(service.url, "/readyz").status_code == 200
+        assert topic.payloads() == ["x", "held up"]
+        assert service.stop() == 0
