@@ -25,12 +25,14 @@ from sqlalchemy.orm import Session
 import oncelog
 from oncelog import AtomicBatch, Client, Consumer, Message, Producer, Reader, SqlParticipant, errors
 from oncelog.errors import ProducerStopped, TransactionClosed, TransactionInDoubt
-from oncelog.process.turns import Turn
+from oncelog.process.errands import Errands
+from oncelog.process.turns import Condition, Turn
 from oncelog.producing.outcome import LOCK, Outcome, Outcomes
 from oncelog.reading.position import ConsumerPosition, FetchedAhead, Found, ReaderPosition
 from oncelog.reading.stream import Stream
 from oncelog.values.receipt import Receipts
 from oncelog.wire.requests import ConsumeRequest
+from tests.patience import PATIENCE, until
 from tests.sdk.databases import change, effects, with_effects
 from tests.sdk.memory_service import MemoryClient
 from tests.sdk.signals import ctrl_c
@@ -215,6 +217,54 @@ def test_wherever_ctrl_c_comes_no_producer_waits_for_the_outcome_of_who_was_inte
         if place is None:
             break
     assert at > 2, "there are that many places"
+
+
+def wait(lock: Any, condition: Condition) -> None:
+    with lock, lock:  # a handler's, in the midst of another one
+        condition.wait_for(lambda: False, 0.001)
+        condition.wait(0)
+
+
+@pytest.mark.parametrize(
+    "one", [lambda: Condition(threading.RLock()), lambda: Errands("it")._changed, lambda: Outcomes().condition]
+)
+def test_wherever_ctrl_c_ends_the_waiting_it_is_what_is_raised_and_the_lock_is_let_go_as_often_as_it_was_taken(
+    one: Callable[[], Condition],
+) -> None:
+    for at in count(1):
+        condition = one()
+        lock = condition._lock  # type: ignore[attr-defined]
+        place = ctrl_c(at, partial(wait, lock, condition), ("process/turns.py", threading.__file__))
+        assert not lock._is_owned(), f"interrupted at {place}"
+        other = Thread(target=wait, args=(lock, condition), daemon=True)
+        other.start()
+        other.join(PATIENCE)
+        assert not other.is_alive(), f"interrupted at {place}"
+        if place is None:
+            break
+    assert at > 10, "there are that many places"
+
+
+def test_whoever_waits_at_a_condition_is_woken_by_all_who_notify_and_by_no_other() -> None:
+    condition, woken = Condition(threading.RLock()), list[bool]()
+
+    def sleep(timeout: float | None) -> None:
+        with condition:
+            woken.append(condition.wait(timeout))
+
+    sleepers = [Thread(target=sleep, args=(timeout,)) for timeout in (None, PATIENCE, 0.001)]
+    for each in sleepers:
+        each.start()
+    sleepers[2].join(PATIENCE)
+    assert woken == [False]
+    until(lambda: len(condition._waiters) == 2)  # type: ignore[attr-defined]
+    with condition:
+        condition.notify_all()
+    for each in sleepers:
+        each.join(PATIENCE)
+    assert woken == [False, True, True]
+    with pytest.raises(RuntimeError, match="un-acquired"):
+        condition.wait()
 
 
 # --- reading ------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 from weakref import finalize
 
 from oncelog.process import forks
+from oncelog.process.turns import Condition
 
 T = TypeVar("T")
 
@@ -51,8 +52,8 @@ class Errands:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._guard = threading.RLock()  # taken as itself: Ctrl-C in Condition's own __exit__ would leave it held for ever
-        self._changed = threading.Condition(self._guard)
+        self._guard = threading.RLock()
+        self._changed = Condition(self._guard)
         self._stopped = False
         self._queue: _Queue | None = None
         """Of the thread, while that has nothing to do."""
@@ -115,7 +116,7 @@ class Errands:
             raise Stopped
 
 
-def _serve(queue: _Queue, changed: threading.Condition) -> None:
+def _serve(queue: _Queue, changed: Condition) -> None:
     """Run one call after the other. Holds nothing of the object but the condition, so that the object can be collected."""
     while (errand := queue.get()) is not None:
         errand.run()

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import _thread
 import asyncio
-from typing import Self
+import threading
+from contextlib import suppress
+from itertools import starmap
+from typing import Any, Self
 
 from oncelog.process import forks
 
@@ -56,6 +59,33 @@ class Turn(_thread.RLock):  # type: ignore[misc]  # final to type checkers only
     def _owned(self) -> bool:
         owned: bool = self._is_owned()  # type: ignore[attr-defined]  # as threading.Condition asks it
         return owned
+
+
+class Condition(threading.Condition):
+    """A condition whose waiting Ctrl-C ends with the lock held, as who waits lets it go.
+
+    To be taken as its lock itself, a reentrant one of C: Ctrl-C in Condition's own __exit__ would leave it held for ever.
+    """
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """As threading's. There Ctrl-C may come between letting the lock go and what takes it again: then who waited lets go
+        what it does not hold, and RuntimeError hides what has come."""
+        if not self._is_owned():  # type: ignore[attr-defined]
+            raise RuntimeError("cannot wait on un-acquired lock")
+        waiter, held = _thread.allocate_lock(), list[Any]()
+        waiter.acquire()
+        self._waiters.append(waiter)  # type: ignore[attr-defined]
+        woken = False
+        try:
+            held.extend(starmap(self._release_save, ((),)))  # type: ignore[attr-defined]  # in C, where no handler runs
+            woken = waiter.acquire() if timeout is None else waiter.acquire(timeout > 0, timeout if timeout > 0 else -1)
+            return woken
+        finally:
+            if held:
+                self._acquire_restore(held[0])  # type: ignore[attr-defined]
+            if not woken:
+                with suppress(ValueError):
+                    self._waiters.remove(waiter)  # type: ignore[attr-defined]
 
 
 class Loop:

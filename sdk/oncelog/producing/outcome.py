@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from oncelog.errors import OncelogError
 from oncelog.process import forks
+from oncelog.process.turns import Condition
 from oncelog.values.receipt import Receipt, Receipts
 
 
@@ -41,10 +42,9 @@ LOCK = _shared.lock
 """The lock of all outcomes of this process. Reentrant: a signal handler may interrupt who holds it."""
 
 
-class Condition(threading.Condition):
+class _Condition(Condition):
     """A condition on the lock of all outcomes."""
 
-    # Of the lock itself, in C: Ctrl-C in those of threading.Condition, which are Python, would leave it held for ever.
     __enter__ = LOCK.__enter__
     __exit__ = LOCK.__exit__
 
@@ -79,7 +79,7 @@ class Outcomes:
 
     def __init__(self, count: int = 0) -> None:
         """``count``: of the messages, where one call sends them all and waits for them."""
-        self.condition = Condition()
+        self.condition = _Condition()
         self.count = count
         self.awaited: Collection[int] = range(count)
         """The messages whose sender waits for them, and so hears of their failure."""

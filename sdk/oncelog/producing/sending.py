@@ -15,6 +15,7 @@ from contextlib import suppress
 from oncelog.errors import OncelogError, ProducerClosed
 from oncelog.process import exits, forks
 from oncelog.process.procedures import drive
+from oncelog.process.turns import Condition
 from oncelog.producing.batching import Batch
 from oncelog.producing.core import Complete, Core, Opened, Policy
 from oncelog.producing.outcome import Outcome, Outcomes
@@ -30,8 +31,7 @@ class Sender(Shell):
         # Reentrant: a signal handler may interrupt the thread that holds it. See :mod:`oncelog.producing.core`.
         super().__init__(address, policy, lock := threading.RLock())
         self._exit_timeout = exit_timeout
-        # Never taken as one: Ctrl-C in Condition's own __exit__ would leave the lock held for ever.
-        self._changed = threading.Condition(lock)
+        self._changed = Condition(lock)
         self._opening = threading.RLock()
         """Held in a forked child while its own producer is opened."""
         self._sending = threading.Lock()

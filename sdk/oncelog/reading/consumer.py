@@ -18,6 +18,7 @@ from oncelog.message_id import MessageId
 from oncelog.process import exits, forks
 from oncelog.process.exits import EXIT_SECONDS
 from oncelog.process.procedures import drive
+from oncelog.process.turns import Condition
 from oncelog.reading.stream import Stream
 from oncelog.reading.twins import ConsumerTwin, T
 from oncelog.values.message import Message
@@ -84,9 +85,8 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
             raise
         self._sending = threading.RLock()
         """Held while an acknowledgement or a seek is under way: one after the other."""
-        # Taken as itself: Ctrl-C in Condition's own __exit__ would leave it held for ever.
         self._guard = guard = threading.RLock()
-        self._changed = threading.Condition(guard)
+        self._changed = Condition(guard)
         self._thread: threading.Thread | None = None
         self._home = forks.here()
         forks.register(self)
