@@ -95,13 +95,16 @@ class SubscriptionCalls(RangeCalls):
         *,
         inclusive: bool = False,
         epoch: int | None = None,
+        generation: int | None = None,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> Subscription:
         """Put the cursor anywhere, fencing whoever consumes; with ``epoch``, for the consumer of that one, who gets a new one.
 
-        Raises ConsumerFenced, SubscriptionNotFound; what :meth:`open_subscription` raises for a ``start``.
+        ``generation``: as of :meth:`delete_subscription`. Raises ConsumerFenced, SubscriptionNotFound; what
+        :meth:`open_subscription` raises for a ``start``.
         """
-        wanted = as_request(SeekSubscription, _WHAT, to=start_position(to, inclusive), nonce=uuid4().hex, epoch=epoch)
+        where = start_position(to, inclusive)
+        wanted = as_request(SeekSubscription, _WHAT, to=where, nonce=uuid4().hex, epoch=epoch, generation=generation)
         return parse(Subscription, await self._post(_path(namespace, topic, name) + "/seek", wanted, idempotent=True))
 
     async def delete_subscription(

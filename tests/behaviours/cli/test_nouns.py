@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from oncelog import Client, Producer, Reader
+from oncelog import Client, Consumer, Producer, Reader
 from oncelog.wire.models import Topic
 from oncelog.wire.requests import CommitRequest, Part, PublishRequest
 from tests.behaviours.cli.support import interrupted, process, run, value
@@ -83,20 +83,31 @@ def test_trim_and_erase(client: Client) -> None:
     assert lines_of(run("read", "t", "--from", "4", "--json", url=client.url)) == []
 
 
-@pytest.mark.parametrize("command", ["topic trim t --before 1", "topic erase t --offset 0"])
-def test_a_topic_that_is_made_anew_while_somebody_is_asked_keeps_its_messages(
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("topic trim t --before 1", "topic erase t --offset 0", "producer forget t p"),
+        *("subscription seek t s --to latest", "subscription delete t s"),
+    ],
+)
+def test_a_topic_that_is_made_anew_while_somebody_is_asked_keeps_what_it_has(
     client: Client, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def made(payload: bytes) -> None:
+        client.create_topic("t")
+        with Producer("t", name="p", client=client) as producer:
+            producer.send(payload)
+        Consumer("t", "s", start="earliest", client=client).close()
+
     def answered(_: str) -> bool:
         client.delete_topic("t")
-        client.create_topic("t")
-        Producer("t", client=client).send(b"new")
+        made(b"new")
         return True
 
-    client.create_topic("t")
-    Producer("t", client=client).send(b"old")
+    made(b"old")
     monkeypatch.setattr("oncelog_service.cli.session._asked", answered)
     check(client, (command, (1, {"code": "stale_message_id"})))
+    assert (client.producer("t", "p").last_persisted, client.subscription("t", "s").cursor) == (0, 0)
     with Reader("t", client=client, timeout=0) as reader:
         assert [(each.offset, each.value) for each in reader] == [(0, b"new")]
 

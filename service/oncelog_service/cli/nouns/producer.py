@@ -32,8 +32,9 @@ def show(session: Session, topic: Topic, name: Name) -> None:
 @command(group, "forget")
 def forget(session: Session, topic: Topic, name: Name, yes: Yes = False) -> None:
     """Forget a producer's sequence ids and fence its running incarnation. Messages stay; sent again, they are stored again."""
+    generation = session.client.stats(topic, session.namespace).generation  # of the topic that is asked about
     session.confirm(f"Forget producer {name} of {session.namespace}/{topic}? What it sends again is stored again.", yes)
-    session.client.forget_producer(topic, name, session.namespace)
+    session.client.forget_producer(topic, name, session.namespace, generation=generation)
     value = {"namespace": session.namespace, "topic": topic, "forgotten": name}
     session.out.result(value, f"producer {name} of {session.namespace}/{topic} is forgotten")
 

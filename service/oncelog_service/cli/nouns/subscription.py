@@ -57,16 +57,19 @@ def seek(
 ) -> None:
     """Move a subscription, backwards too. Its consumer is fenced; the next one goes on there."""
     start = parse_start(to, inclusive, "--to")
-    session.client.subscription(topic, name, session.namespace)  # nothing to ask about if it is not there
+    generation = session.client.subscription(topic, name, session.namespace).generation  # of the topic that is asked about
     session.confirm(f"Move subscription {name} of {session.namespace}/{topic} to {to}? Its consumer is fenced.", yes)
-    moved = session.client.seek_subscription(topic, name, start, inclusive=inclusive, namespace=session.namespace)
+    moved = session.client.seek_subscription(
+        topic, name, start, inclusive=inclusive, generation=generation, namespace=session.namespace
+    )
     session.out.members(moved, f"{session.namespace}/{topic}")
 
 
 @command(group, "delete")
 def delete(session: Session, topic: Topic, name: Name, yes: Yes = False) -> None:
     """Forget how far a subscription has come, and fence its consumer. Messages stay."""
+    generation = session.client.subscription(topic, name, session.namespace).generation  # of the topic that is asked about
     session.confirm(f"Delete subscription {name} of {session.namespace}/{topic}? How far it has come is forgotten.", yes)
-    session.client.delete_subscription(topic, name, session.namespace)
+    session.client.delete_subscription(topic, name, session.namespace, generation=generation)
     value = {"namespace": session.namespace, "topic": topic, "deleted": name}
     session.out.result(value, f"subscription {name} of {session.namespace}/{topic} is deleted")

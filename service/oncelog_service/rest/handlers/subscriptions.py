@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from urllib.parse import urlencode
 
+from oncelog.api.calls import topic_path
 from oncelog.errors import NotServedHere, TopicDamaged, TopicNotFound
 from oncelog.wire.media import JSON, ONCELOG_AVRO, essence
 from oncelog.wire.models import (
@@ -85,8 +87,8 @@ async def _of_topic(call: Call, topic: TopicName, after: str, limit: int) -> Seq
             subscriptions = (await call.service.topics.open(namespace, name)).subscriptions
             shown = [each.to_wire() for each in await subscriptions.show_all(subscriptions.names(after, limit))]
         except NotServedHere as elsewhere:
-            query = f"?limit={limit}" + (f"&after={after}" if after else "")
-            shown = await call.ask(elsewhere.url, "GET", f"/v1/namespaces/{namespace}/topics/{name}/subscriptions{query}")
+            query = urlencode({"after": after, "limit": limit})
+            shown = await call.ask(elsewhere.url, "GET", f"{topic_path(namespace, name)}/subscriptions?{query}")
     except (TopicNotFound, TopicDamaged):
         return []
     return [SubscriptionOnTopic.model_validate({**each, "namespace": namespace, "topic": name}) for each in shown]
