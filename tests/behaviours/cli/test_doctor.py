@@ -7,8 +7,10 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +23,8 @@ from oncelog_service.cli.health.outside import Mount, mount_of, of_settings, of_
 from oncelog_service.config import Settings
 from oncelog_service.storage.files.directory import holder_of
 from tests.behaviours.cli.support import run
+from tests.behaviours.test_full_disk import small_disk
+from tests.world.certificates import Authority
 from tests.world.clock import ManualClock
 from tests.world.service import RunningService, free_port, running_service
 
@@ -111,6 +115,24 @@ def test_who_may_not_ask_is_told_which_right_it_takes() -> None:
             found = doctor(url=service.url, code=11, env={"ONCELOG_TOKEN": token})
             assert found.keys() == {"service_refuses"}
             assert "operate" in found["service_refuses"]["mend"]
+
+
+def test_a_certificate_that_is_refused_is_said_with_what_is_wrong_and_how_to_see_it(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    trusted = {"ONCELOG_CA": authority.file}
+    for which, issued, env, why in (
+        ("untrusted", authority.issue("fine", ips=["127.0.0.1"]), {}, "is not trusted"),
+        ("elsewhere", authority.issue("elsewhere", dns=["example.org"]), trusted, "is for other hosts"),
+        ("expired", authority.issue("expired", ips=["127.0.0.1"], ends=timedelta(seconds=-1)), trusted, "is out of its time"),
+    ):
+        with running_service(token="root", **issued.tls) as service:
+            found = doctor(url=service.url, code=12, env=env)["service_refuses"]
+            assert why in found["what"], which
+            assert "--ca" in found["mend"]
+            assert found["docs"] == "operating.md#tls"
+            shown = subprocess.run(found["commands"][0], shell=True, check=True, capture_output=True, text=True).stdout
+            assert "notAfter" in shown
+            assert "Subject Alternative Name" in shown
 
 
 def test_versions_and_clocks_that_differ_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,6 +232,11 @@ def test_a_path_lies_on_the_innermost_of_the_mounts(tmp_path: Path) -> None:
         "/data two/x/y": "tmpfs",
     }
     assert mount_of(Path("/data"), tmp_path / "nothing").kind == ""
+
+
+def test_a_mount_is_found_whatever_characters_its_path_has(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "Müller\\040 größe\t日本", 1) as disk:
+        assert mount_of(disk / "data") == (str(disk), "tmpfs")
 
 
 def test_who_holds_a_store_is_found_by_its_file(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 import oncelog
 from oncelog import Client
-from oncelog.errors import ConnectionFailed, NotAllowed, OncelogError, Unauthorized
+from oncelog.errors import CertificateRefused, ConnectionFailed, NotAllowed, OncelogError, Unauthorized
 from oncelog.http.credentials import shown
 from oncelog.wire.overview import SEVERITIES, Alarm, Overview
 from oncelog_service.cli.frame.codes import CRITICAL, OK, WARNING
@@ -122,7 +122,20 @@ def _of_service(client: Client) -> tuple[str | None, Overview | None, list[Alarm
 
 
 def _refused(client: Client, error: OncelogError) -> Alarm:
-    if isinstance(error, Unauthorized | NotAllowed):
+    docs = "access.md#tokens"
+    if isinstance(error, CertificateRefused):
+        parts, docs = urlsplit(client.url), "operating.md#tls"
+        there = parts.netloc.rpartition("@")[2]
+        mend, commands = (
+            "Where it has expired, put another one in its place: the service reads it within a second. Where a CA of your own "
+            "has signed it, name that: --ca, or ONCELOG_CA. Where it is for other hosts, ask by one of its names: --url, or "
+            "ONCELOG_URL. Where the service takes none of this client's, or wants one: --cert, or ONCELOG_CERT.",
+            [
+                f"openssl s_client -connect {shlex.quote(there if parts.port else there + ':443')} < /dev/null"
+                " | openssl x509 -noout -issuer -dates -ext subjectAltName"
+            ],
+        )
+    elif isinstance(error, Unauthorized | NotAllowed):
         mend, commands = (
             "Ask with a token that has the right operate: --token, or ONCELOG_TOKEN.",
             ["oncelog token create NAME --grant operate"],
@@ -136,10 +149,10 @@ def _refused(client: Client, error: OncelogError) -> Alarm:
         code="service_refuses",
         severity="warning" if client.healthy() else "critical",
         subject=f"the service at {shown(client.url)}",
-        what=f"the service does not say how it is: {error.detail}",
+        what=f"the service does not say how it is: {error.detail.rstrip('.')}",
         mend=mend,
         commands=commands,
-        docs="access.md#tokens",
+        docs=docs,
     )
 
 

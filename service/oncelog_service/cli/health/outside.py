@@ -7,6 +7,7 @@ system's list of them.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -29,6 +30,8 @@ _GOES_AWAY: Mapping[str, str] = {
     "ramfs": "in memory: it is gone with the next start of the machine",
     "overlay": "in the layer of a container: it is gone with the container",
 }
+_OCTAL = re.compile(rb"\\([0-3][0-7]{2})")
+"""How the system writes a blank and whatever else would end a field, a byte; of what is beyond ASCII nothing."""
 _FEW_INODES = 1_000
 """LevelDB makes a file for each 2 MiB, and some more at once while it merges."""
 _PART_OF_MEMORY = 0.5
@@ -188,13 +191,13 @@ def mount_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> Mount:
     """Which file system a path lies on."""
     real, found = os.path.realpath(path), Mount("/", "")
     with suppress(OSError):
-        for line in mounts.read_text(errors="replace").splitlines():
-            fields = line.split(" ")
+        for line in mounts.read_bytes().split(b"\n"):
+            fields = line.split(b" ")
             if len(fields) < 3:
                 continue
-            point = fields[1].encode().decode("unicode_escape")  # a blank is \040
+            point = os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8)]), fields[1]))
             if len(point) >= len(found.point) and (real == point or real.startswith(point.rstrip("/") + "/")):
-                found = Mount(point, fields[2])
+                found = Mount(point, os.fsdecode(fields[2]))
     return found
 
 
