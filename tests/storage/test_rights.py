@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from oncelog import Client, Producer
+from oncelog_service.engine import Engine
 from oncelog_service.storage.files.directory import locked, make_directory, open_to_others, private
 from tests.patience import PATIENCE
 from tests.rest.talk import Topic
@@ -86,6 +88,28 @@ def test_what_a_service_writes_is_its_users_alone(room: Path, kind: str, umask: 
         assert done.returncode in (0, 10), done
         assert others_may_read(room) == [], command
     assert (room / "salvaged" / "copy").exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("umask", [0o000], indirect=True)
+def test_what_an_engine_makes_is_its_users_alone_and_the_umask_stays(room: Path, kind: str, umask: int) -> None:
+    above = room / "above"
+    engine = Engine(f"{kind}://{above / 'data'}")
+    for end in (engine.abandon, engine.stop):
+        engine.start()
+        with Client(engine.url) as client:
+            client.create_topic("t", exist_ok=True)
+            with Producer("t", name="p", client=client) as producer:
+                producer.send(b"x")
+            if kind == "sqlite":
+                assert {each.name for each in above.iterdir()} == {f"data{end}" for end in ("", "-wal", "-shm", ".end", ".lock")}
+                assert others_may_read(room) == []
+            else:
+                assert others_may_read(above)
+                made = (above, above / "data", above / "data" / "oncelog.end")
+                assert [each for each in made if each.stat().st_mode & 0o077] == []
+            end()
+    assert os.umask(umask) == umask
 
 
 @pytest.mark.parametrize(("kind", "wide"), [("leveldb", "above/data"), ("sqlite", "above/data"), ("sqlite", "above/data.end")])

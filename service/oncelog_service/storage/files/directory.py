@@ -1,7 +1,9 @@
 """Directories of stores that lie in files.
 
-What is made here is its user's alone: directories 0700, files 0600, whatever the umask. LevelDB and SQLite make files of their
-own whenever they like, on threads of their own; so a process that has a store open keeps :func:`private` around that.
+What is made here is its user's alone: directories 0700, files 0600, whatever the umask. So is what SQLite makes beside a database
+that was made here, whose mode it takes over. LevelDB makes files of its own whenever it likes, on threads of its own, as the
+umask says. So a service, or a tool, keeps :func:`private` around that; in a process that is somebody's (engine/) they lie in a
+directory that is closed.
 """
 
 from __future__ import annotations
@@ -113,6 +115,12 @@ def make_directory(path: Path) -> None:
     path.mkdir(exist_ok=True)  # raises where a file is
     for each in missing:
         sync_directory(each.parent)
+
+
+def make_file(path: Path) -> None:
+    """Makes an empty file, unless one is there. Raises OSError."""
+    with _opened(path, os.O_WRONLY | os.O_CREAT):
+        pass
 
 
 def locked_directory(path: Path) -> int:

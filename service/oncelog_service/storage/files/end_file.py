@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from oncelog_service.storage.checksum import SIZE, matches, with_checksum
-from oncelog_service.storage.files.directory import sync, sync_directory, sync_file, sync_with_name
+from oncelog_service.storage.files.directory import FILE, sync, sync_directory, sync_file, sync_with_name
 from oncelog_service.storage.port import StoreDamaged, StoreError
 
 _MAGIC = b"OLEN"
@@ -157,7 +157,7 @@ class EndFile:
 
     def __init__(self, path: Path, number: int) -> None:
         """Opens or creates it. ``number``: how far the store has come. Durable when this returns. Raises OSError."""
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE)
         try:
             for slot in (0, 1):
                 os.pwrite(self._handle, encode_number(number), slot * _SECTOR)

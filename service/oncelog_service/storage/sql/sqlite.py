@@ -34,6 +34,7 @@ from oncelog_service.storage.files.directory import (
     free_bytes,
     locked,
     make_directory,
+    make_file,
     size_bytes,
     sync_file,
     sync_with_name,
@@ -109,6 +110,7 @@ class SqliteDatabase:
             if self._new:
                 check_may_be_new(self._path, reached)
                 self._making.begin()
+                make_file(self._path)  # SQLite's own would be as the umask says; what it makes beside it is as this is
             else:
                 _look(self._path, reached)
         except OSError as error:
