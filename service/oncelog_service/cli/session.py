@@ -199,11 +199,11 @@ def _environment(said: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def said_once() -> Iterator[None]:
-    """In this block producers log nothing: why one has stopped is what the command ends with."""
+def said_once(name: str) -> Iterator[None]:
+    """In this block nothing is logged under this name: why a producer or a consumer has stopped is what the command ends with."""
     from logging import getLogger
 
-    log = getLogger("oncelog.producer")
+    log = getLogger(name)
     before, log.disabled = log.disabled, True
     try:
         yield

@@ -10,12 +10,14 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import typer
 
 from oncelog_service.cli.frame.connection import OPTIONS, STORES, Connection, chosen
 from oncelog_service.cli.frame.contexts import load, path_of
+from oncelog_service.cli.frame.lazy import COMMON, FLAGS
 
 if TYPE_CHECKING:
     from oncelog.client import Client
@@ -28,7 +30,7 @@ MOST = 1_000
 _PLAIN = re.compile(r"[A-Za-z0-9_.:@=-]+", re.ASCII)
 """What names consist of. A shell may be given nothing else: zsh reads what it gets as a program."""
 
-Ask = Callable[["Client", str, Any], Sequence[str]]
+Ask = Callable[["Client", str], Sequence[str]]
 
 
 def answer(command: Callable[[], Any]) -> NoReturn:
@@ -51,22 +53,36 @@ def contexts(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def namespaces(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of namespaces."""
-    return _asked(ctx, incomplete, lambda client, _namespace, _params: client.namespaces())
+    return _asked(ctx, incomplete, lambda client, _: client.namespaces())
 
 
 def topics(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of topics in the namespace of the line."""
-    return _asked(ctx, incomplete, lambda client, namespace, _params: client.topics(namespace))
+    return _asked(ctx, incomplete, lambda client, namespace: client.topics(namespace))
 
 
 def producers(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of producers on the topic of the line."""
-    return _asked(ctx, incomplete, lambda client, namespace, params: _names(client.producers(params["topic"], namespace)))
+    return _asked(ctx, incomplete, lambda client, namespace: _names(client.producers(_topic(ctx), namespace)))
 
 
 def subscriptions(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of subscriptions on the topic of the line."""
-    return _asked(ctx, incomplete, lambda client, namespace, params: _names(client.subscriptions(params["topic"], namespace)))
+    return _asked(ctx, incomplete, lambda client, namespace: _names(client.subscriptions(_topic(ctx), namespace)))
+
+
+def in_front(taken: Iterable[tuple[str, list[str]]], option: str | None, incomplete: str) -> list[str]:
+    """What is offered before a command, behind these options: names where ``option`` waits for its value, else options."""
+    if option is None:
+        return [each for each in (*COMMON, *FLAGS) if each.startswith(incomplete)] if incomplete.startswith("-") else []
+    offer = {"--context": contexts, "--namespace": namespaces}.get(option)
+    params = {name.removeprefix("--"): words[-1].removeprefix(f"{name}=") for name, words in taken}
+    return [] if offer is None else offer(cast(typer.Context, SimpleNamespace(params=params)), incomplete)
+
+
+def _topic(ctx: typer.Context) -> str:
+    """Where an option still waits for its value, typer has given no argument its name."""
+    return str(ctx.params["topic"] or ctx.args[0])
 
 
 def _names(found: Iterable[Any]) -> list[str]:
@@ -81,7 +97,7 @@ def _asked(ctx: typer.Context, incomplete: str, ask: Ask) -> list[str]:
         if connection.url.startswith(STORES):
             return []  # a store of this machine: to press a key opens none
         with _silent(), _client(connection) as client:
-            found = ask(client, connection.namespace, ctx.params)
+            found = ask(client, connection.namespace)
         return sorted(name for name in found if name.startswith(incomplete) and _PLAIN.fullmatch(name))[:MOST]
     except Exception:
         return []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -25,8 +25,19 @@ COMMON: Mapping[str, tuple[str, ...]] = {
 """Options with a value that say which service a command asks, and their short forms."""
 FLAGS: Mapping[str, tuple[str, ...]] = {"--json": ("-j",)}
 
+_WAITING = f"{__name__}:waiting"
+"""Where a context says which of them has still to get its value."""
+
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 """What typer raises for a command line that cannot be understood; it gives no name to it."""
+
+
+class Offered(NamedTuple):
+    """What a shell is offered, as typer reads it; it gives no name to its own."""
+
+    value: str
+    type: str = "plain"
+    help: str | None = None
 
 
 class Group(TyperGroup):
@@ -38,7 +49,17 @@ class Group(TyperGroup):
         if rest and _option(rest[0]) is not None and not ctx.resilient_parsing:
             raise UsageError(f"{rest[0]} needs a value", ctx)
         ctx.meta[f"{__name__}:{ctx.command_path}"] = taken
+        ctx.meta[_WAITING] = (_option(rest[0]) or (None,))[0] if rest else None
         return super().parse_args(ctx, rest)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """What the shell is offered: commands, and options and their values that may stand in front."""
+        from oncelog_service.cli.frame.completing import in_front
+
+        waiting = ctx.meta.get(_WAITING)
+        offered = in_front(ctx.meta.get(f"{__name__}:{ctx.command_path}", []), waiting, incomplete)
+        found = [] if waiting is not None else super().shell_complete(ctx, incomplete)
+        return [*found, *map(Offered, offered)]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """The command, and its arguments with those in front. Raises UsageError where it asks no service."""

@@ -72,7 +72,7 @@ def bench(
     ]
     found: list[tuple[str, Measured]] = []
     session.so_far = lambda: f"{len(found)} of {len(measurements)} measurements were made, and {run.left}"
-    with said_once(), run.topic(), telling(not session.out.as_json, "measuring", len(measurements)) as tell:
+    with said_once("oncelog.producer"), run.topic(), telling(not session.out.as_json, "measuring", len(measurements)) as tell:
         for what, measure in measurements:
             tell(len(found), what)
             found.append((what, measure()))

@@ -17,6 +17,7 @@ import typer
 from oncelog import Producer, Receipt
 from oncelog.api.calls import RETRY_SECONDS
 from oncelog.errors import InvalidRequest, OncelogError, ProducerNotFound, SequenceReused
+from oncelog_service.cli.frame import completing
 from oncelog_service.cli.messages.bars import Tell, telling
 from oncelog_service.cli.messages.interrupts import Interrupts
 from oncelog_service.cli.messages.numbering import Numbering, Numbers, parse_numbering
@@ -50,7 +51,10 @@ def publish(
     kind: Annotated[
         Kind, typer.Option("--input", "-i", help="What is read: a message a line, of JSON, a row, or a whole file.")
     ] = Kind.LINES,
-    producer: Annotated[str | None, typer.Option("--producer", help="Name to publish under.", show_default=False)] = None,
+    producer: Annotated[
+        str | None,
+        typer.Option("--producer", help="Name to publish under.", autocompletion=completing.producers, show_default=False),
+    ] = None,
     sequence_id: Annotated[
         str | None,
         typer.Option(
@@ -91,7 +95,7 @@ def publish(
     extras = Extras(None if key is None else os.fsencode(key), parse_properties(properties or []), ttl)
     columns = Columns(payload_column, key_column, numbering.column, tuple(property_columns or ()))
     with (
-        said_once(),
+        said_once("oncelog.producer"),
         Interrupts() as interrupts,
         opened(kind, messages or [], file, columns, numbering.by_name, interrupts) as source,
     ):

@@ -19,12 +19,13 @@ from oncelog.api.calls import RETRY_SECONDS
 from oncelog.reading.reader import Start
 from oncelog.values.start import start_position
 from oncelog.wire.models import InspectedRow
+from oncelog_service.cli.frame import completing
 from oncelog_service.cli.messages.bars import Tell, telling
 from oncelog_service.cli.messages.filters import Filter, parse_fields
 from oncelog_service.cli.messages.template import parse as parse_template
 from oncelog_service.cli.messages.writers import Seen, Writer, Written, writing
 from oncelog_service.cli.output import Output
-from oncelog_service.cli.session import Session, Topic, command
+from oncelog_service.cli.session import Session, Topic, command, said_once
 from oncelog_service.cli.values import parse_bound, parse_properties, parse_start
 
 _PAGE = 1_000
@@ -45,6 +46,7 @@ Subscription = Annotated[
         "--subscription",
         metavar="NAME",
         help="Go on at the cursor of this subscription, and acknowledge what is printed; --from says where a new one begins.",
+        autocompletion=completing.subscriptions,
         show_default=False,
     ),
 ]
@@ -107,6 +109,7 @@ def read(
     form = None if template is None else parse_template(template)
     begin = _begin(session, topic, start, inclusive, committed)
     with (
+        said_once("oncelog.consumer"),
         writing(output, form, topic, to) as writer,
         _source(session, topic, begin, inclusive, subscription, wanted) as source,
         telling(to is not None and not session.out.as_json, topic) as tell,
