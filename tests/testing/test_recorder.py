@@ -130,6 +130,20 @@ def test_rows_are_held_against_the_log(kit: OncelogService) -> None:
     kit.check_published("orders", [5, 4, 3, 2, 1, 0], ordered=False, **known)
 
 
+def test_rows_are_values_that_json_has_and_effects_what_is_made_of_them(kit: OncelogService) -> None:
+    kit.client.create_topic("nested")
+    rows: list[Any] = [{"order": [1, {"of": 2}], "by": None}, ["a", 1.5], "text", True]
+    with Producer("nested", client=kit.client, codec="json") as producer:
+        producer.send_batch(rows)
+    kit.check_published("nested", rows, codec="json")
+    kit.check_effects("nested", rows, by=lambda message: message.value, codec="json")
+    with pytest.raises(NotExactlyOnce) as told:
+        kit.check_published("nested", [{**rows[0], "by": "ann"}, *rows[1:]], codec="json")
+    lost, unknown = told.value.findings
+    assert lost.says == "row 0 ({'order': [1, {'of': 2}], 'by': 'ann'}) is not in the log"
+    assert unknown.says.startswith("{'order': [1, {'of': 2}], 'by': None} at offset 0 (message ")
+
+
 def test_nothing_is_not_checked(kit: OncelogService) -> None:
     for check in (lambda: kit.check_effects("none", []), lambda: kit.check_published("orders", [])):
         with pytest.raises(AssertionError, match="nothing was checked"):
@@ -201,11 +215,12 @@ def test_what_cannot_be_looked_up_is_told_with_what_to_say() -> None:
         with Producer("t", client=kit.client, codec="json") as producer:
             producer.send({"order": 1})
         for wrong_one in (
-            lambda: kit.check_published("t", [{"order": 1}], codec="json"),
-            lambda: kit.check_published("t", [1], codec="json", by=lambda message: message.value),
-            lambda: kit.check_effects("t", [{"order": 1}], codec="json", by=lambda message: message.value["order"]),
+            lambda: kit.check_published("t", [{1}]),
+            lambda: kit.check_published("t", [[{1}]]),
+            lambda: kit.check_published("t", [1], codec="json", by=lambda message: set(message.value.values())),
+            lambda: kit.check_effects("t", [{1}], codec="json", by=lambda message: message.value["order"]),
         ):
-            with pytest.raises(TypeError, match=r"\{'order': 1\} cannot be looked up: say by="):
+            with pytest.raises(TypeError, match=r"\{1\} cannot be looked up: say by="):
                 wrong_one()
 
 

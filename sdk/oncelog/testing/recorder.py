@@ -6,7 +6,7 @@ What is compared is the committed view of the topic: what a consumer is given. A
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from math import inf
 from operator import index
 from typing import Any, SupportsIndex
@@ -18,7 +18,7 @@ from oncelog.testing.judge import Item, NotExactlyOnce, Words, judge
 from oncelog.values.message import Message
 from oncelog.wire.media import DEFAULT_NAMESPACE
 
-By = Callable[[Message[Any]], Hashable]
+By = Callable[[Message[Any]], Any]
 """What a message is known by, where it is neither its id nor its offset."""
 
 _EFFECTS = Words(
@@ -121,24 +121,27 @@ def check_effects(
 def check_published(
     client: Api,
     topic: str,
-    rows: Iterable[Hashable],
+    rows: Iterable[Any],
     *,
     namespace: str = DEFAULT_NAMESPACE,
-    by: By = lambda message: message.payload,
+    by: By = lambda message: message.value,
     codec: object = None,
     ordered: bool = True,
 ) -> None:
     """Raises NotExactlyOnce unless each row is a committed message of the topic once, in their order, and nothing else is there.
 
-    ``rows``: what there was to send, as ``by`` makes it of messages: their payloads, unless it is said. ``ordered``: False where
-    several producers send them side by side. Raises AssertionError also where there are no rows. TopicNotFound.
+    ``rows``: what there was to send, as ``by`` makes it of messages: their values, as ``codec`` decodes them, unless it is said.
+    ``ordered``: False where several producers send them side by side. Raises AssertionError also where there are no rows;
+    TopicNotFound.
     """
     __tracebackhide__ = True
     expected = [Item(_hashable(row), f"row {at} ({_short(row)})") for at, row in enumerate(rows)]
     if not expected:
         raise AssertionError("there are no rows that were to be sent: nothing was checked")
     messages = committed(client, topic, namespace, codec)
-    findings = judge(expected, [Item(_hashable(by(each)), described(each)) for each in messages], _ROWS, ordered=ordered)
+    wanted = {each.identity for each in expected}
+    done = [_row(by(each), described(each), wanted) for each in messages]
+    findings = judge(expected, done, _ROWS, ordered=ordered)
     if findings:
         raise NotExactlyOnce(f"topic {topic!r}, {_held(messages)}, does not hold the {len(expected)} rows exactly once", findings)
 
@@ -212,7 +215,18 @@ class _View:
         return Item(identity, described(message), message.key if self._per_key else None)
 
 
+def _row(row: Any, place: str, wanted: Container[Hashable]) -> Item:
+    """A row of the log; what is none of those wanted says what it is."""
+    known = _hashable(row)
+    return Item(known, place if known in wanted else f"{_short(row)} at {place}")
+
+
 def _hashable(value: Any) -> Hashable:
+    """What equals another one's where the values do, and can be looked up: what JSON has is made so."""
+    if isinstance(value, dict):
+        return "dict", frozenset((key, _hashable(item)) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(_hashable, value))
     try:
         hash(value)
     except TypeError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from math import inf
 from typing import Any, Self
@@ -205,7 +205,7 @@ class OncelogService:
         with self.looking():
             check_effects(self.client, topic, effects, **options)
 
-    def check_published(self, topic: str, rows: Iterable[Hashable], **options: Any) -> None:
+    def check_published(self, topic: str, rows: Iterable[Any], **options: Any) -> None:
         """Raises NotExactlyOnce unless each row is a committed message of the topic once; see
         :func:`oncelog.testing.check_published`."""
         __tracebackhide__ = True
