@@ -7,11 +7,12 @@ import subprocess
 import sys
 from inspect import Parameter, signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import oncelog
-from oncelog import Consumer, Producer, Reader
+from oncelog import AsyncClient, AsyncProducer, Client, Consumer, Producer, Reader
 from oncelog.api.options import ConsumerOptions, ProducerOptions, ReaderOptions
 from tests.docs.pages import ROOT
 from tests.patience import PATIENCE
@@ -28,6 +29,28 @@ def test_importing_the_sdk_loads_nothing_of_the_service_and_no_extra() -> None:
     loaded = loaded_by("import oncelog, threading\noncelog.Producer, oncelog.Client\nassert threading.active_count() == 1")
     assert "oncelog" in loaded
     assert not loaded & {*HEAVY, "oncelog_service", "oncelog_dedup"}
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Producer("t", acks="all"), r"^Producer\(\) got an unexpected keyword argument 'acks'"),
+        (lambda: Consumer("t"), r"^Consumer\(\) missing 1 required positional argument: 'subscription'"),
+        (lambda: Reader("t", group="g"), r"^Reader\(\) got an unexpected"),
+        (lambda: Client(servers="localhost"), r"^Client\(\) got an unexpected"),  # type: ignore[call-arg]
+        (lambda: AsyncClient(servers="localhost"), r"^AsyncClient\(\) got an unexpected"),  # type: ignore[call-arg]
+        (
+            lambda: Producer({"bootstrap.servers": "localhost:9092"}),
+            r"^Producer\(topic, …\) takes the name of one topic, not a dict$",
+        ),
+        (lambda: AsyncProducer({}), r"^AsyncProducer\(topic, …\) takes the name of one topic, not a dict$"),
+        (lambda: Consumer(["t"], "g"), r"^Consumer\(topic, …\) takes the name of one topic, not a list$"),
+    ],
+)
+def test_what_a_class_does_not_take_is_said_in_its_own_name(make: Any, says: str) -> None:
+    """As somebody writes it who comes from another log."""
+    with pytest.raises(TypeError, match=says):
+        make()
 
 
 def test_a_service_over_leveldb_needs_no_sqlalchemy() -> None:

@@ -8,6 +8,7 @@ from typing import Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from oncelog.api import calls
 from oncelog.api.calls import RETRY_SECONDS
+from oncelog.api.options import called
 from oncelog.api.topics import AsyncApi
 from oncelog.errors import OncelogError, TransactionNotFound, TransactionNotInProgress
 from oncelog.http.transport import READ_SECONDS, Transport
@@ -47,6 +48,7 @@ def _each(call: Callable[Concatenate[AsyncApi, P], AsyncIterator[T]]) -> Callabl
 class Api:
     """Every call of the service's REST interface, one method a call; :class:`oncelog.Client` adds what is made of several."""
 
+    @called("Client")
     def __init__(
         self,
         url: str | None = None,
@@ -160,6 +162,8 @@ class OfTopic(Generic[C]):
     def _connect(
         self, topic: str, namespace: str, client: C | None, url: str | None, verify: Verify, cert: Certificate, proxy: str | None
     ) -> None:
+        if not isinstance(topic, str):
+            raise TypeError(f"{type(self).__name__}(topic, …) takes the name of one topic, not a {type(topic).__name__}")
         self._topic = topic
         self._namespace = namespace
         self._owns_client = client is None

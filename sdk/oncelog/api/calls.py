@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
+from oncelog.api.options import called
 from oncelog.api.plausible import check_names_rise
 from oncelog.api.retry import Tries
 from oncelog.errors import InvalidRequest, InvalidResponse, OncelogError
@@ -45,6 +46,7 @@ class Calls:
 
     _shell: type[Requests] = AsyncTransport
 
+    @called("AsyncClient")
     def __init__(
         self,
         url: str | None = None,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from oncelog.api.api import C, OfTopic
+from oncelog.api.options import called
 from oncelog.codecs import Codec, codec_for
 from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
@@ -29,6 +30,7 @@ class ProducerTwin(OfTopic[C], Generic[R, C]):
 
     _sender: Shell
 
+    @called("Producer")
     def __init__(
         self,
         topic: str,

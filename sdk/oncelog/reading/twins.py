@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from oncelog.api.api import C, OfTopic
-from oncelog.api.options import BegunTransaction
+from oncelog.api.options import BegunTransaction, called
 from oncelog.api.retry import may_retry
 from oncelog.codecs import codec_for
 from oncelog.errors import (
@@ -158,6 +158,7 @@ class ReaderTwin(StreamTwin[T, C]):
     _at: ReaderPosition
     _ended_by = ReaderClosed
 
+    @called("Reader")
     def __init__(
         self,
         topic: str,
@@ -259,6 +260,7 @@ class ConsumerTwin(StreamTwin[T, C]):
     _subscription: str
     _acknowledged = 0
 
+    @called("Consumer")
     def __init__(
         self,
         topic: str,

@@ -94,6 +94,9 @@ def outgoing(
     return _NEW(Outgoing, (payload, sequence_id, key, properties, ttl, expected, size))
 
 
+outgoing.__qualname__ = "send"  # as Python's own errors about its arguments call it
+
+
 def size_of(payload: bytes, key: bytes | None, properties: Mapping[str, str] | None) -> int:
     """Bytes that a message counts for, in memory and against the bounds of a request."""
     size = ROW_BYTES + len(payload)

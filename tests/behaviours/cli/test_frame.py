@@ -97,6 +97,12 @@ def test_a_short_command_loads_the_sdk_and_itself_alone(client: Client) -> None:
 _MISTAKES: list[tuple[str, int, str]] = [
     ("topc list", 2, "no such command 'topc'; did you mean 'topic'"),
     ("topic lst", 2, "no such command 'lst'; did you mean 'list'?"),
+    ("produce t x", 2, "no such command 'produce'; did you mean 'publish'?"),
+    ("groups", 2, "no such command 'groups'; did you mean 'subscription'?"),
+    ("topic describe t", 2, "no such command 'describe'; did you mean 'show'?"),
+    ("tx add", 2, "no such command 'add'; see oncelog tx --help"),
+    ("read t --offset 1", 2, "no such option: --offset; did you mean --from?"),
+    ("publish t x --group=g", 2, "no such option: --group"),
     ("topic create", 2, "missing argument 'topic'"),
     ("topic create x --ttl abc", 2, "'abc' is no whole number: '--ttl'"),
     ("topic create x --ttl 0", 2, "'0' is less than 1"),

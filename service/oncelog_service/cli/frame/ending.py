@@ -14,6 +14,7 @@ import typer
 
 from oncelog_service.cli.frame.codes import BUG, ERROR, INTERRUPTED, OK, USAGE
 from oncelog_service.cli.frame.lazy import UsageError
+from oncelog_service.cli.frame.words import meant
 
 EXTRA = "the commands and the service need: pip install 'oncelog[service]'"
 
@@ -95,7 +96,7 @@ def _usage(error: Any) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         return _said(text, USAGE)
     text = (
-        (_of_value(error) or text)
+        (_of_value(error) or _of_option(error) or text)
         .replace(". Did you mean", "; did you mean")
         .rstrip(".")
         .removeprefix("Invalid value: ")
@@ -104,6 +105,14 @@ def _usage(error: Any) -> int:
     path = "oncelog" if error.ctx is None else error.ctx.command_path
     more = "" if text.endswith("?") else f"; see {path} --help"
     return _said(f"error: {text[:1].lower()}{text[1:]}{more}", USAGE)
+
+
+def _of_option(error: Any) -> str | None:
+    """Of an option that has another name here."""
+    if error.ctx is None or not hasattr(error, "option_name"):
+        return None
+    ours = meant(error.option_name, {option for param in error.ctx.command.params for option in param.opts})
+    return None if ours is None else f"No such option: {error.option_name}. Did you mean {ours}?"
 
 
 def _of_value(error: Any) -> str | None:

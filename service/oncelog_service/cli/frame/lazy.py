@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from oncelog_service.cli.frame.words import meant
+
 COMMON: Mapping[str, tuple[str, ...]] = {
     "--url": ("-u",),
     "--context": ("-c",),
@@ -63,7 +65,13 @@ class Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """The command, and its arguments with those in front. Raises UsageError where it asks no service."""
-        name, found, rest = super().resolve_command(ctx, args)
+        try:
+            name, found, rest = super().resolve_command(ctx, args)
+        except UsageError as error:
+            ours = meant(args[0], self.commands)
+            if ours is not None:
+                error.message = f"No such command {args[0]!r}. Did you mean {ours!r}?"
+            raise
         taken = ctx.meta.get(f"{__name__}:{ctx.command_path}", [])
         found = found.real() if isinstance(found, Later) else found
         if not (ctx.resilient_parsing or found is None or isinstance(found, TyperGroup)):

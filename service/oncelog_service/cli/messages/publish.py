@@ -211,9 +211,9 @@ class Run:
         if self.producer is None:
             return "nothing was published"
         last = self.producer.last_sequence_id
-        upto = "with nothing persisted" if last is None else f"persisted up to sequence id {last}"
+        upto = "has nothing persisted" if last is None else f"is persisted up to sequence id {last}"
         open_ = f"; {len(self._outcomes)} messages have no outcome yet" if self._outcomes else ""
-        return f"producer {self.producer.name} on {self.topic} is {upto} ({self._counts()}){open_}"
+        return f"producer {self.producer.name} on {self.topic} {upto} ({self._counts()}){open_}"
 
     def report(self) -> None:
         """Print the result."""
