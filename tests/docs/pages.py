@@ -51,3 +51,16 @@ def anchors(page: Path) -> set[str]:
     """The anchors of the page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", _FENCE.sub("", page.read_text("utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def file_of(block: Block) -> str | None:
+    """The name of the file that a block of Python is, if it begins with one."""
+    found = re.match(r"# (\w+\.py)\n", block.text)
+    return None if found is None else found[1]
+
+
+def assert_shown(block: Block, said: str) -> None:
+    """Each line of the block was said; … is left out, how far it is set in does not count, nor what follows on the line."""
+    for line in block.text.splitlines():
+        pattern = r"\s+".join(".*".join(map(re.escape, word.split("…"))) for word in line.split())
+        assert re.search(pattern, said), f"{block}: {line!r} is not in\n{said}"

@@ -20,7 +20,7 @@ import pytest
 
 from oncelog import telemetry
 from oncelog_service.storage.open import default_store
-from tests.docs.pages import PAGES, ROOT, Block, blocks, named
+from tests.docs.pages import PAGES, ROOT, Block, assert_shown, blocks, file_of, named
 from tests.docs.quick_command import quick_command
 from tests.patience import PATIENCE
 from tests.world.service import running_service
@@ -108,6 +108,8 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
 def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relative: Sequence[str] = ()) -> None:
     """Every block of a page in its order, in an empty directory, against a service of its own.
 
+    Python that begins with its file's name is written there. An output is what the command before it prints.
+
     ``relative``: names of directories that are made absolute, for processes that began in another one.
     """
     found = blocks(page)
@@ -124,14 +126,19 @@ def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relati
             if block.language == "json" and printed is not None:
                 expected, actual = json.loads(block.text), json.loads(printed.splitlines()[-1])
                 assert shape(actual) == shape(expected), f"{block} is not what the command prints: {printed}"
+            if block.language == "output":
+                assert printed is not None, f"{block} has no command before it that is run"
+                assert_shown(block, printed)
             printed = None
-            if block.language == "python":
+            if block.language == "python" and (name := file_of(block)) is not None:
+                (work / name).write_text(block.text + "\n", "utf-8")
+            elif block.language == "python":
                 for name in relative:
                     block = replace(block, text=block.text.replace(f'"{name}"', f'"{work / name}"'))
                 run_python(block, variables, service.url)
             elif block.language == "sh":
                 printed = run_shell(block, service.url) if is_run(block) else None
-            else:
+            elif block.language != "output":
                 assert block.language in SHOWN_ONLY, f"{block}: what is {block.language!r}?"
 
 

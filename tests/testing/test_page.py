@@ -13,7 +13,7 @@ from typing import get_args
 from oncelog.testing import Faults
 from oncelog.testing.judge import Kind
 from oncelog_service.testing.plan import REQUESTS
-from tests.docs.pages import ROOT, blocks
+from tests.docs.pages import ROOT, assert_shown, blocks, file_of
 from tests.patience import PATIENCE
 from tests.testing.test_plugin import PLUGIN
 
@@ -27,23 +27,17 @@ def run_pytest(command: str, folder: Path) -> str:
     return done.stdout + done.stderr
 
 
-def shown(line: str) -> re.Pattern[str]:
-    """A line as it stands on the page: … is left out, and how far it is set in does not count."""
-    return re.compile(r"\s+".join(".*".join(map(re.escape, word.split("…"))) for word in line.split()))
-
-
 def test_what_the_tour_shows_is_so(tmp_path: Path) -> None:
     said = ""
     for block in blocks(PAGE):
         if block.language == "python":
-            name = re.match(r"# (\w+\.py)\n", block.text)
+            name = file_of(block)
             assert name is not None, f"{block} names no file"
-            (tmp_path / name[1]).write_text(block.text)
+            (tmp_path / name).write_text(block.text)
         elif block.text.startswith("pytest"):
             said = run_pytest(block.text, tmp_path)
-        elif block.language == "text":
-            for line in block.text.splitlines():
-                assert shown(line).search(said), f"{block}: {line!r} is not in\n{said}"
+        elif block.language == "output":
+            assert_shown(block, said)
         else:
             assert block.text.startswith("pip install"), f"{block} is not run"
 

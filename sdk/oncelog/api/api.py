@@ -8,12 +8,11 @@ from typing import Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from oncelog.api import calls
 from oncelog.api.calls import RETRY_SECONDS
-from oncelog.api.options import called
 from oncelog.api.topics import AsyncApi
 from oncelog.errors import OncelogError, TransactionNotFound, TransactionNotInProgress
 from oncelog.http.transport import READ_SECONDS, Transport
 from oncelog.http.trust import Certificate, Verify
-from oncelog.process.procedures import Procedure, drive, drive_all, got
+from oncelog.process.procedures import Procedure, called, drive, drive_all, got
 
 P = ParamSpec("P")
 T = TypeVar("T")

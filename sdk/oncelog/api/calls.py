@@ -14,13 +14,12 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
-from oncelog.api.options import called
 from oncelog.api.plausible import check_names_rise
 from oncelog.api.retry import Tries
 from oncelog.errors import InvalidRequest, InvalidResponse, OncelogError
 from oncelog.http.transport import MAX_JSON_BYTES, READ_SECONDS, AsyncTransport, Requests
 from oncelog.http.trust import Certificate, Trust, Verify
-from oncelog.process.procedures import Procedure, got
+from oncelog.process.procedures import Procedure, called, got
 from oncelog.wire.codec import decode_polled
 from oncelog.wire.media import JSON, ONCELOG_AVRO
 from oncelog.wire.models import Resource

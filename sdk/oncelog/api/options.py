@@ -166,16 +166,6 @@ def shows(kind: type[Any]) -> Callable[[F], F]:
     return show
 
 
-def called(name: str) -> Callable[[F], F]:
-    """Have Python's own errors about a function's arguments call it as users do."""
-
-    def call(function: F) -> F:
-        function.__qualname__ = name
-        return function
-
-    return call
-
-
 def check_takes(options: Mapping[str, Any], kind: type[Any], function: str) -> None:
     """Raises TypeError for a keyword that is none of the TypedDict's."""
     for name in options:

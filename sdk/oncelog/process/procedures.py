@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 Procedure = Coroutine[Any, Any, T]
 
@@ -65,3 +66,13 @@ async def got(answer: T | Awaitable[T]) -> T:
         awaited: T = await answer
         return awaited
     return answer
+
+
+def called(name: str) -> Callable[[F], F]:
+    """Have Python's own errors about a function's arguments call it as users do."""
+
+    def call(function: F) -> F:
+        function.__qualname__ = name
+        return function
+
+    return call

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from oncelog.api.api import C, OfTopic
-from oncelog.api.options import called
 from oncelog.codecs import Codec, codec_for
 from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
 from oncelog.process.exits import EXIT_SECONDS
+from oncelog.process.procedures import called
 from oncelog.process.tracing import Place, Span, Tracing
 from oncelog.producing.batching import LINGER_SECONDS, MAX_BYTES, MAX_MESSAGES, Batch
 from oncelog.producing.core import DELIVERY_SECONDS, MAX_PENDING, MAX_PENDING_BYTES, Policy

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from oncelog.api.api import C, OfTopic
-from oncelog.api.options import BegunTransaction, called
+from oncelog.api.options import BegunTransaction
 from oncelog.api.retry import may_retry
 from oncelog.codecs import codec_for
 from oncelog.errors import (
@@ -29,7 +29,7 @@ from oncelog.errors import (
 from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
 from oncelog.process.errands import Stopped
-from oncelog.process.procedures import Procedure, got
+from oncelog.process.procedures import Procedure, called, got
 from oncelog.process.tracing import Place, switch
 from oncelog.reading.position import ConsumerPosition, FetchedAhead, Found, ReaderPosition, Upto
 from oncelog.values.outgoing import check_seconds
