@@ -111,13 +111,16 @@ def test_of_many_producers_the_first_are_shown_and_more_on_demand(show: Show, se
         topic.send(f"p{each:04}", 1)
     page = show("producers/default/crowd")
     expect(page.get_by_role("heading", name="Producers (200 and more)")).to_be_visible()
+    page.get_by_label("Part of the name").fill("p1449")
+    expect(page.get_by_text("None of the first 200 has this in its name; there are more.")).to_be_visible()
     page.get_by_role("button", name="Show more").click()
     expect(page.get_by_role("heading", name="Producers (1,200 and more)")).to_be_visible()
     page.get_by_role("button", name="Show more").click()
     expect(page.get_by_role("heading", name=f"Producers ({MANY:,})")).to_be_visible()
     expect(page.get_by_role("button", name="Show more")).to_have_count(0)
-    page.get_by_label("Part of the name").fill("p1449")
     expect(page.get_by_role("table", name="Producers").get_by_role("rowheader")).to_have_text(["p1449"])
+    page.get_by_label("Part of the name").fill("nobody")
+    expect(page.get_by_text("No name has this in it.")).to_be_visible()
 
 
 # --- subscriptions

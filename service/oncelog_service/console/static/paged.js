@@ -38,6 +38,12 @@ export function More({ of, what }) {
     <button type="button" onClick=${of.more}>Show more</button></p>`;
 }
 
+/** What an empty table of such a list says: that nothing of its beginning has this part in its name is not that nothing has. */
+export function nothing(of, part, none) {
+  if (!part) return none;
+  return of.more ? `None of the first ${count(of.data.length)} has this in its name; there are more.` : "No name has this in it.";
+}
+
 /** A number as the service wants one that names a request: 32 hex digits that nobody else has drawn. */
 export function nonce() {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (each) => each.toString(16).padStart(2, "0")).join("");

@@ -3,7 +3,7 @@
 import { useState } from "../vendor/htm-preact.js";
 import { call, path, topicPath } from "../api.js";
 import { ago, count, time } from "../format.js";
-import { More, usePaged } from "../paged.js";
+import { More, nothing, usePaged } from "../paged.js";
 import { href } from "../route.js";
 import { ChooseTopic, TopicBar } from "../topics.js";
 import { ask, Badge, Facts, Field, html, Panel, Refusal, Table } from "../ui.js";
@@ -50,7 +50,7 @@ function Producers({ namespace, topic, name }) {
     <${Panel} title=${found.data ? `Producers (${count(found.data.length)}${found.more ? " and more" : ""})` : "Producers"} of=${found}>
       <div class="row"><${Field} label="Part of the name" filter=${true} value=${part} onChange=${setPart} /></div>
       <${Table} key=${part} caption="Producers" page=${50} columns=${columns(namespace, topic, explain, found.reload)} rows=${rows}
-        rowKey=${(each) => each.name} empty=${part ? "No name has this in it." : "Nobody has published under a name here."} />
+        rowKey=${(each) => each.name} empty=${nothing(found, part, "Nobody has published under a name here.")} />
       <${More} of=${found} what="producers, by name," />
     <//>
     <${Why} key=${`${asked.name} ${asked.at}`} namespace=${namespace} topic=${topic} of=${asked} />`;

@@ -3,7 +3,7 @@
 import { useState } from "../vendor/htm-preact.js";
 import { call, path, topicPath } from "../api.js";
 import { ago, count, time } from "../format.js";
-import { More, nonce, usePaged } from "../paged.js";
+import { More, nonce, nothing, usePaged } from "../paged.js";
 import { href } from "../route.js";
 import { TopicBar } from "../topics.js";
 import { ask, Badge, Field, html, Panel, Table } from "../ui.js";
@@ -60,9 +60,9 @@ function List({ found, title: heading, ofAll = false, part: first = "" }) {
   const lagging = all.filter((each) => each.lag).length;
   return html`<${Panel} title=${found.data ? `${heading} (${count(all.length)}${found.more ? " and more" : ""})` : heading} of=${found}>
     <div class="row"><${Field} label="Part of the name" filter=${true} value=${part} onChange=${setPart} />
-      <p class="empty">${count(lagging)} with a lag. It counts offsets up to the end, also of messages that are not decided.</p></div>
+      <p class="empty">${count(lagging)}${found.more ? " of these" : ""} with a lag. It counts offsets up to the end, also of messages that are not decided.</p></div>
     <${Table} key=${part} caption=${heading} page=${50} columns=${columns(ofAll, found.reload)} rows=${rows}
-      rowKey=${(each) => `${named(each)}/${each.name}`} empty=${part ? "No name has this in it." : "There are none that you may see."} />
+      rowKey=${(each) => `${named(each)}/${each.name}`} empty=${nothing(found, part, "There are none that you may see.")} />
     <${More} of=${found} what="subscriptions, by topic and name," />
   <//>`;
 }
