@@ -381,7 +381,7 @@ def test_a_client_that_is_closed_while_it_opens_leaves_nothing_open(
 
     monkeypatch.setattr(Engines, "use", used_late)
     monkeypatch.setattr("oncelog_service.engine.engine.store_opener", lambda url: _slow(store_opener(url), opened))
-    share = InProcess(f"leveldb://{tmp_path}/store")
+    share = InProcess(f"sqlite://{tmp_path}/store")
     failures: list[Exception] = []
 
     def ask() -> None:

@@ -39,11 +39,12 @@ def ctrl_c(at: int, run: Callable[[], object], modules: tuple[str, ...]) -> str 
             behind.pop(frame.f_back, None)  # a call of Python's own: no signal comes when it returns
         if frame.f_code.co_filename not in traced:
             return None
-        frame.f_trace_opcodes = True
+        frame.f_trace, frame.f_trace_opcodes = on_event, True  # in this order: CPython 3.13 looks for the former at the latter
         behind[frame] = "RESUME"  # whose own event is this one
         return on_event
 
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # of one frame, or CPython 3.12 tells of no instruction of any
     sys.settrace(on_call)
     try:
         run()

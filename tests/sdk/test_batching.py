@@ -211,7 +211,7 @@ def one_step(function: Callable[..., object], begin: str, lines_long: int) -> li
     code = list(dis.get_instructions(function))
     line, found = 0, []
     for instruction in code:
-        line = instruction.starts_line or line
+        line = (instruction.positions and instruction.positions.lineno) or line
         if start <= line < start + lines_long:
             found.append(instruction)
     last = max(at for at, each in enumerate(found) if each.opname.startswith(("STORE_", "BINARY_OP")) or each.argval == "append")
@@ -230,10 +230,15 @@ def one_step(function: Callable[..., object], begin: str, lines_long: int) -> li
     ],
 )
 def test_a_change_of_state_is_one_step_to_a_signal_handler(function: Callable[..., object], begin: str, lines_long: int) -> None:
-    """CPython runs handlers behind calls, where functions begin and at the ends of loops: there is none of these in between."""
+    """CPython runs handlers behind calls, where functions begin and at the ends of loops: there is none of these in between.
+
+    What begins anew before it has changed anything, which CPython 3.14 lays before the rest, has not begun.
+    """
     names = one_step(function, begin, lines_long)
     assert len(names) > 2
-    assert [name for name in names if name.startswith(("CALL", "JUMP_BACKWARD", "FOR_ITER", "SEND", "YIELD"))] == []
+    assert [name for name in names if name.startswith(("CALL", "FOR_ITER", "SEND", "YIELD"))] == []
+    changing = next((at for at, name in enumerate(names) if name == "STORE_ATTR"), 0)
+    assert "JUMP_BACKWARD" not in {name[:13] for name in names[changing:]}
 
 
 # --- the requests of an atomic commit -----------------------------------------------------------------------------------

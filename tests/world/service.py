@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from tempfile import TemporaryFile
+from typing import IO, Any, TypeVar
 
 import requests
 
@@ -148,9 +149,13 @@ class ServiceProcess:
         command = [sys.executable, "-m", "oncelog_service", self._command, "--port", str(self.port), "--store", self.store]
         if self.files is not None:
             command = ["sh", "-c", f'ulimit -n {self.files} && exec "$@"', "sh", *command]
-        with open(self.log_to or os.devnull, "ab") as log:
-            self._process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=log)
-        deadline = time.monotonic() + timeout
+        said = TemporaryFile() if self.log_to is None else open(self.log_to, "a+b")  # noqa: SIM115
+        self._process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=said)
+        with said:
+            self._wait(time.monotonic() + timeout, said)
+
+    def _wait(self, deadline: float, said: IO[bytes]) -> None:
+        assert self._process is not None
         while True:
             try:
                 if requests.get(self.url + "/healthz", timeout=10, verify=self.verify).status_code == 200:
@@ -158,7 +163,8 @@ class ServiceProcess:
             except requests.RequestException:
                 pass
             if self._process.poll() is not None:
-                raise RuntimeError(f"the service ended with {self._process.returncode}")
+                said.seek(0)
+                raise RuntimeError(f"the service ended with {self._process.returncode}: {said.read().decode()}")
             if time.monotonic() > deadline:
                 raise TimeoutError("the service did not become healthy")
             time.sleep(0.02)
