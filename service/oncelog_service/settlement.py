@@ -4,8 +4,8 @@ A transaction that was aborted, invalidated or timed out must have its rows mark
 one must be settled so that snapshots go further. The transaction service keeps every participant until it has acknowledged the
 end; so this may die at any point and begin again: telling is idempotent.
 
-What cannot be settled now – its topic is damaged, or another instance serves it – is not asked for again for a moment, and holds
-up nothing else.
+What cannot be settled now – its topic is damaged, or another instance serves it – is not asked for again for a moment, and what
+takes long – a roll-back waits for room on the disk – goes on beside the rounds behind it: neither holds up anything else.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ _ELSEWHERE_SECONDS = 5.0
 _BUG_SECONDS = 30.0
 """The same of one whose topic met an unforeseen error; each time costs a traceback in the log."""
 _AT_ONCE = 8
-"""Topics that are notified, and answers that are under way, at the same time."""
+"""Topics that are notified of commits, and as many of roll-backs, with the answers that are under way, at the same time."""
+_ROUND_SECONDS = 0.25
+"""How long a round waits for what it has begun."""
 
 
 class SettlementTask:
@@ -45,44 +47,87 @@ class SettlementTask:
         self._clock = clock
         self._later: dict[str, float] = {}
         """Participant → when to ask for it again."""
-        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._under_way: dict[str, asyncio.Task[int]] = {}
+        """Participant → what notifies it."""
+        self._commits, self._roll_backs = asyncio.Semaphore(_AT_ONCE), asyncio.Semaphore(_AT_ONCE)
 
     async def run(self) -> None:
         """Settles what there is again and again, until cancelled."""
-        while True:
-            pause = _GATHER_SECONDS
-            try:
-                await self.once(_WAIT_SECONDS)
-            except (StorageUnavailable, TransactionsUnavailable):
-                pause = _PAUSE_SECONDS  # a stop, or a failure that is reported elsewhere
-            except OncelogError as error:
-                _log.warning("transactions cannot be settled now; they will be: %s", error)
-                pause = _PAUSE_SECONDS
-            await asyncio.sleep(pause)
+        try:
+            while True:
+                pause = _GATHER_SECONDS
+                try:
+                    await self.once(_WAIT_SECONDS, _ROUND_SECONDS)
+                except (StorageUnavailable, TransactionsUnavailable):
+                    pause = _PAUSE_SECONDS  # a stop, or a failure that is reported elsewhere
+                except OncelogError as error:
+                    _log.warning("transactions cannot be settled now; they will be: %s", error)
+                    pause = _PAUSE_SECONDS
+                await asyncio.sleep(pause)
+        finally:
+            await self._end()
 
-    async def once(self, wait_seconds: float = 0.0) -> int:
-        """Settles everything that is served here and waits for it; returns how much. Raises TransactionsUnavailable."""
+    async def _end(self) -> None:
+        tasks = [*self._under_way.values()]
+        for each in tasks:
+            each.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def once(self, wait_seconds: float = 0.0, most_seconds: float | None = None) -> int:
+        """Settles everything that is served here and waits for it; returns how much. Raises TransactionsUnavailable.
+
+        ``most_seconds``: what takes longer goes on, and is neither waited for nor begun again.
+        """
         now = self._clock.monotonic()
         self._later = {participant: until for participant, until in self._later.items() if until > now}
-        found = await self._transactions.unacknowledged(wait_seconds, wanted=self._topics.wanted(frozenset(self._later)))
+        without = frozenset((*self._later, *self._under_way))
+        found = await self._transactions.unacknowledged(wait_seconds, wanted=self._topics.wanted(without))
         by_participant: dict[str, list[Settlement]] = {}
         for each in found:
             by_participant.setdefault(each.participant, []).append(each)
-        return sum(await asyncio.gather(*map(self._settle_all, by_participant.values())))
+        begun = [self._begin(*each) for each in by_participant.items() if each[0] not in self._under_way]
+        if not begun:
+            return 0
+        done, _ = await asyncio.wait(begun, timeout=most_seconds)
+        return sum(each.result() for each in done)
 
-    async def _settle_all(self, of_one: Sequence[Settlement]) -> int:
+    def _begin(self, participant: str, of_one: Sequence[Settlement]) -> asyncio.Task[int]:
+        task = self._under_way[participant] = asyncio.ensure_future(self._notify(participant, of_one))
+        task.add_done_callback(lambda _: self._under_way.pop(participant))
+        return task
+
+    async def _notify(self, participant: str, of_one: Sequence[Settlement]) -> int:
         """Settles what one participant is to be notified of; returns how much of it was.
 
-        First what has committed: that needs no room on the disk, and does not wait until there is some for a roll-back.
+        First what has committed: that needs no room on the disk, and does not wait until there is some for a roll-back, nor
+        for the roll-backs of others that do.
         """
-        async with self._room:
-            settled = []
-            for each in sorted(of_one, key=lambda each: each.state != "committed"):
-                if not await self._settle(each):
-                    break
-                settled.append(each)
-            await asyncio.gather(*(self._transactions.acknowledge(each.write_pointer, each.participant) for each in settled))
-            return len(settled)
+        committed = [each for each in of_one if each.state == "committed"]
+        rolled_back = [each for each in of_one if each.state != "committed"]
+        count = 0
+        try:
+            for part, room in ((committed, self._commits), (rolled_back, self._roll_backs)):
+                if part:
+                    async with room:
+                        settled = await self._settle_all(part)
+                    count += settled
+                    if settled < len(part):
+                        break
+        except OncelogError as error:
+            self._later[participant] = self._clock.monotonic() + _PAUSE_SECONDS
+            if not isinstance(error, StorageUnavailable | TransactionsUnavailable):
+                _log.warning("the ends of transactions cannot be acknowledged now; they will be: %s", error)
+        return count
+
+    async def _settle_all(self, of_one: Sequence[Settlement]) -> int:
+        settled = []
+        for each in of_one:
+            if not await self._settle(each):
+                break
+            settled.append(each)
+        await asyncio.gather(*(self._transactions.acknowledge(each.write_pointer, each.participant) for each in settled))
+        return len(settled)
 
     async def _settle(self, each: Settlement) -> bool:
         try:

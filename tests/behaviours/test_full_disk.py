@@ -407,3 +407,26 @@ def test_others_that_fill_the_disk_to_the_last_byte_are_survived_too(tmp_path: P
             ballast.unlink()
             until(lambda: topic.publish(PAYLOAD, producer="p", sequenceIds=[1]).status_code == 200, "there is room again")
             assert [each["offset"] for each in topic.read()] == [0, 1]
+
+
+def test_a_roll_back_that_waits_for_room_holds_up_no_other_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncelog_service.bounds.room._PATIENCE_SECONDS", 10 * PATIENCE)
+    with House(min_free_bytes=FLOOR) as house:
+        aborted, committed = [house.start("long") for _ in range(12)], [house.start("long") for _ in range(2)]
+        for number, pointer in enumerate(aborted):
+            house.make(f"aborted{number}").publish_under(pointer, "x")
+        for pointer in committed:
+            house.make("committed").publish_under(pointer, "x")
+        house.disk.free = lambda: FLOOR // 2
+        house.service.on_loop(looked)
+        for pointer in aborted:
+            house.end(pointer, "abort")
+        room = house.service.service.room
+        until(lambda: room._rewrites, "roll-backs wait")
+        for left, pointer in zip((1, 0), committed, strict=True):
+            house.end(pointer, "commit")
+            until(lambda left=left: house.make("committed").stats()["heldWritePointers"] == left, "it is settled")
+        assert room._rewrites
+        house.disk.free = lambda: PLENTY
+        house.settle()
+        assert room._rewrites == 0
