@@ -99,7 +99,7 @@ def test_why_it_cannot_begin_is_one_sentence(tmp_path: Path) -> None:
         (("--port", "x"), {}, "--port"),
         (("--store", "mysql://x"), {}, "--store"),
         (("--deduplication", "maybe"), {}, "--deduplication"),
-        (("--host", "0.0.0.0"), {}, "--token"),
+        (("--host", "0.0.0.0", "--port", "0", "--store", "memory://"), {}, "--token"),
         (("--jwt-issuer", "https://login.example.org"), {}, "--jwt-audience"),
         (("--jwt-issuer", "i", "--jwt-audience", "a", "--jwt-keys", "http://login.example.org/keys"), {}, "--jwt-keys"),
         ((), {"ONCELOG_MAX_MESSAGES": "none"}, "ONCELOG_MAX_MESSAGES"),
