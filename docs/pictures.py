@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
+from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Page, expect, sync_playwright
-from tests.console.browsing import CHROMIUM, FLAGS
+from tests.console.browsing import CHROMIUM, FLAGS, PATIENT, Watched
 from tests.rest.talk import Topic, done
 from tests.watch.test_scene import FLOOR, MINUTE, Day, looked
 from tests.world.clock import ManualClock
@@ -99,28 +101,49 @@ def shown() -> Iterator[House]:
         yield house
 
 
+class NotTaken(Exception):
+    """A picture that cannot be taken; it says which, and why."""
+
+
 def take(page: Page, house: House, name: str) -> None:
-    """One picture, once what it shows is there."""
+    """One picture, once what it shows is there. Raises NotTaken: it did not come, or the page did what it must not."""
     address, scheme, width, height = PAGES[name]
+    watched = Watched(page)
+    page.on("requestfailed", lambda request: watched.said.append(f"{request.url}: {request.failure}"))
+    page.set_default_timeout(PATIENT)
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
     page.set_viewport_size({"width": width, "height": height})
-    page.goto(f"{house.service.url}/console#/{address}")
-    page.locator(".panel").first.wait_for()
-    expect(page.locator("[aria-busy=true]")).to_have_count(0)
-    expect(page.get_by_text("…")).to_have_count(0)
-    page.screenshot(path=PICTURES / f"console-{name}.png")
+    try:
+        page.goto(f"{house.service.url}/console#/{address}")
+        watched.check()
+        page.locator(".panel").first.wait_for()
+        expect(page.locator("[aria-busy=true]")).to_have_count(0)
+        expect(page.get_by_text("…")).to_have_count(0)
+        watched.check()
+        page.screenshot(path=PICTURES / f"console-{name}.png")
+    except (PlaywrightError, AssertionError) as error:
+        why = "; ".join(watched.said) or str(error).strip().splitlines()[0]
+        raise NotTaken(f"the picture {name!r} was not taken: {why}") from error
 
 
-def main() -> None:
-    """Take them all."""
-    with shown() as house, sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        for name in PAGES:
-            page = browser.new_page()
-            take(page, house, name)
-            page.close()
-        browser.close()
+def main() -> int:
+    """Take them all; 1 where one cannot be taken."""
+    if CHROMIUM is None:
+        print("the pictures are taken with Chromium, and there is none on the PATH")
+        return 1
+    try:
+        with shown() as house, sync_playwright() as driver:
+            browser = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+            for name in PAGES:
+                page = browser.new_page()
+                take(page, house, name)
+                page.close()
+            browser.close()
+    except NotTaken as error:
+        print(error)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

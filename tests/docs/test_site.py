@@ -29,6 +29,12 @@ def test_its_reference_has_whatever_may_be_imported(site: Path) -> None:
     assert names - there == set()
 
 
+def test_what_its_reference_refers_to_is_there(site: Path) -> None:
+    reference = (site / "docs/site/api.html").read_text("utf-8")
+    lost = re.findall(r'<code class="xref py[^>]*><span class="pre">(oncelog\.[^<]*)</span></code>(?!</a>)', reference)
+    assert lost == []
+
+
 def test_it_loads_nothing_from_elsewhere_and_its_search_knows_the_words(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 60

@@ -59,7 +59,7 @@ class Api:
         cert: Certificate = None,
         proxy: str | None = None,
     ) -> None:
-        """The arguments are those of :class:`oncelog.api.calls.Calls`."""
+        """The arguments are those of :class:`oncelog.AsyncClient`."""
         self._calls = _Driven(url, token=token, timeout=timeout, retry=retry, verify=verify, cert=cert, proxy=proxy)
         self._unconfirmed = self._calls._unconfirmed
 

@@ -86,7 +86,9 @@ class AsyncProducerOptions(AsyncConnectionOptions, _Producer, total=False):
 
 class _Message(TypedDict, total=False):
     key: bytes | str | None
+    """What it is about; a str is sent as UTF-8."""
     properties: Mapping[str, str] | None
+    """Further things to say of it, by name."""
     ttl: int | None
     """Seconds that it lives; shorter than the topic's."""
 
@@ -99,7 +101,7 @@ class OutboxOptions(_Message, total=False):
 
 class _Numbered(TypedDict, total=False):
     sequence_id: int | None
-    """Rises from message to message of a producer. None: the SDK numbers."""
+    """Rises from message to message of a producer; without it the SDK numbers."""
 
 
 class MessageOptions(_Numbered, _Message, total=False):
@@ -112,9 +114,9 @@ class SendOptions(MessageOptions, total=False):
     expected_offset: int | None
     """That it gets."""
     expected_last_id: MessageId | None
-    """Of the newest message of the topic; ``MessageId.NONE``: none was ever published."""
+    """That the newest message of the topic has; ``MessageId.NONE`` says that none was ever published."""
     expected_key_offset: int | Unchecked | None
-    """Of the newest message with the same key; None: no message has it yet."""
+    """That the newest message with the same key has; None says that no message has it yet."""
 
 
 class _Stream(TypedDict, total=False):

@@ -452,7 +452,7 @@ class AsyncAtomicBatch(_Batch, _Awaits):
             await batch.send("orders", b"order 17 is paid")
 
     A task that is cancelled in the block, or at any await before the commit is sent, drops everything; behind that the commit is
-    in doubt, and :meth:`oncelog.AsyncClient.atomic_outcome` tells.
+    in doubt, and ``client.atomic_outcome`` tells.
     """
 
     commit = _Batch._commit
