@@ -5,9 +5,9 @@
     python -m examples.to_parquet readings archive/ --page readings.html
 
 A file is named by the offsets that it has, `00000000000000000000-00000000000000000999.parquet`, and appears whole, by a rename.
-So the folder itself says where to go on: behind the last file. Killed anywhere, the archive leaves at most a temporary file,
-which the next run does not look at. Two at once do no harm: files begin at multiples of their length, or behind a file that is
-there, and of two that begin alike the longer one has all that the other has.
+So the folder itself says where to go on: behind the last file. Two at once do no harm: files begin at multiples of their length,
+or behind a file that is there, and of two that begin alike the longer one has all that the other has. The shorter one is deleted
+then, by whoever is killed in between at its next start; who reads the folder meanwhile takes the longer (`parts`).
 
 For terabytes and many machines take Spark (docs/spark.md), which does this with a commit log.
 """
@@ -63,7 +63,8 @@ class Archive:
     def follow(self, timeout: float | None = 0) -> int:
         """Archives what there is, and what comes within ``timeout`` seconds of it (None: for ever); how many messages."""
         archived = 0
-        last = next(reversed(parts(self.folder)), None)
+        self._tidy()
+        last = self._last()
         with Reader(self.topic, start=0 if last is None else last.last + 1, inclusive=True, on_expired="skip") as reader:
             while messages := reader.read(LENGTH, timeout=timeout):
                 while messages:
@@ -76,25 +77,48 @@ class Archive:
 
     def table(self) -> pa.Table:
         """All that is archived."""
-        files = [pq.read_table(self.folder / each.name) for each in parts(self.folder)]
-        return pa.concat_tables([SCHEMA.empty_table(), *files])
+        while True:
+            try:
+                files = [pq.read_table(self.folder / each.name) for each in parts(self.folder)]
+            except FileNotFoundError:  # there is a longer one by now
+                continue
+            return pa.concat_tables([SCHEMA.empty_table(), *files])
 
     def _write(self, messages: Sequence[Message[bytes]], last: Part | None) -> Part:
         """Writes messages behind the last file: into it, if they belong there."""
+        if last is not None:
+            messages = [each for each in messages if each.offset > last.last]
+            if not messages:
+                return last
         table = pa.Table.from_pylist([row_of(each) for each in messages], SCHEMA)
         first = messages[0].offset
         if last is not None and last.last // LENGTH == first // LENGTH:
-            table, first = pa.concat_tables([pq.read_table(self.folder / last.name), table]), last.first
+            try:
+                before = pq.read_table(self.folder / last.name)
+            except FileNotFoundError:  # somebody else has written more
+                return self._write(messages, self._last())
+            table, first = pa.concat_tables([before, table]), last.first
         part = Part(first, messages[-1].offset)
         temporary = self.folder / f".{part.name}.{os.getpid()}"
         pq.write_table(table, temporary)
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.rename(self.folder / part.name)
-        for each in self.folder.glob(f"{first:020}-*.parquet"):
-            if each.name < part.name:
-                each.unlink(missing_ok=True)
+        self._tidy()
         return part
+
+    def _last(self) -> Part | None:
+        return next(reversed(parts(self.folder)), None)
+
+    def _tidy(self) -> None:
+        """Deletes the files of which a longer one has everything, once that is there for good."""
+        directory = os.open(self.folder, os.O_RDONLY)
+        os.fsync(directory)
+        os.close(directory)
+        there = {each.name for each in parts(self.folder)}
+        for each in self.folder.iterdir():
+            if _NAME.fullmatch(each.name) and each.name not in there:
+                each.unlink(missing_ok=True)
 
 
 def row_of(message: Message[bytes]) -> dict[str, object]:

@@ -69,16 +69,24 @@ def test_each_message_is_in_the_files_once_wherever_it_is_killed(
     assert died > 5
     lengths = [pq.read_metadata(tmp_path / "archive" / each.name).num_rows for each in parts(tmp_path / "archive")]
     assert lengths == [50] * 6 + [30]
+    left = sorted(each.name for each in (tmp_path / "archive").glob("*.parquet"))
+    assert left == [each.name for each in parts(tmp_path / "archive")], "who reads the folder by itself finds each once, too"
 
 
-def test_who_is_late_takes_nothing_back(oncelog_service: OncelogService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish(oncelog_service, 0, 30)
+@pytest.mark.parametrize("archived", [0, 20])
+def test_who_is_late_takes_nothing_back(
+    oncelog_service: OncelogService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, archived: int
+) -> None:
+    """Also where the file is gone that it was to go on in."""
     archive, written = Archive("readings", tmp_path / "archive"), Archive._write
+    publish(oncelog_service, 0, archived)
+    archive.follow()
+    publish(oncelog_service, archived, 30 - archived)
 
     def overtaken(self: Archive, messages: Sequence[Message[bytes]], last: Any) -> Any:
         monkeypatch.setattr(Archive, "_write", written)
         publish(oncelog_service, 30, 40)
-        assert Archive("readings", tmp_path / "archive").follow() == 70
+        assert Archive("readings", tmp_path / "archive").follow() == 70 - archived
         return written(self, messages, last)
 
     monkeypatch.setattr(Archive, "_write", overtaken)

@@ -111,6 +111,22 @@ def test_a_pytest_without_such_tests_loads_nothing_for_it() -> None:
     assert done.stdout.split() == ["oncelog_service", "oncelog_service.testing", PLUGIN]
 
 
+AN_OLDER_PYTEST = f"""
+import pytest
+def hookimpl(function=None, *, hookwrapper=False, optionalhook=False, tryfirst=False, trylast=False):
+    return function
+pytest.hookimpl = hookimpl
+import {PLUGIN} as plugin
+print([name for name in vars(plugin) if name.startswith("pytest_") and callable(getattr(plugin, name))])
+"""
+
+
+def test_a_pytest_without_wrappers_loads_it_and_is_asked_nothing_by_it() -> None:
+    """As the pluggy of pytest 7.1 has it: there a generator that is a hook would be called in place of the test's."""
+    done = subprocess.run([sys.executable, "-c", AN_OLDER_PYTEST], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_the_package_says_where_its_plugin_is() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["pytest11"] == {"oncelog": PLUGIN}

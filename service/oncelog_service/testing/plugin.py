@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +25,8 @@ def oncelog_service(request: pytest.FixtureRequest, oncelog_settings: dict[str, 
     """A service in memory for this test, where clients go by themselves meanwhile (ONCELOG_URL); see `oncelog.testing`."""
     from oncelog.testing import service
 
+    if pytest_runtest_call is None:
+        pytest.fail("oncelog_service needs pytest 8", pytrace=False)
     made = service(**oncelog_settings)
     with pytest.MonkeyPatch.context() as environment:  # of its own: a test may undo what it has patched
         try:
@@ -38,7 +40,15 @@ def oncelog_service(request: pytest.FixtureRequest, oncelog_settings: dict[str, 
             made.close()
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
+def _around_all(hook: Callable[..., Any]) -> Callable[..., Any] | None:
+    """None: a pytest so old that its hooks are no wrappers. It loads this as every other does, and must not end by it."""
+    try:
+        return pytest.hookimpl(wrapper=True, tryfirst=True)(hook)
+    except TypeError:
+        return None
+
+
+@_around_all
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """A test has failed, too, where what it planned did not happen, or what it recorded is wrong."""
     try:
