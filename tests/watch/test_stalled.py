@@ -71,8 +71,9 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, M
 
 
 def test_a_store_that_hangs_is_said_wherever_one_looks_and_no_more_once_it_answers(
-    hanging: tuple[RunningService, ManualClock],
+    hanging: tuple[RunningService, ManualClock], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("oncelog_service.watch.watch.EVERY_SECONDS", 0.05)
     service, clock = hanging
     topic, url = Topic(service.url), service.url
     done(topic.request("POST", "/subscriptions", json={"name": "s", "nonce": "n"}))
@@ -99,6 +100,7 @@ def test_a_store_that_hangs_is_said_wherever_one_looks_and_no_more_once_it_answe
         assert (alarm["severity"], alarm["about"]["stalledMs"] >= 300) == ("critical", True)
         told = run("doctor", url=url)
         assert (told.exit_code, "store_stalled" in told.output) == (12, True), told.output
+        until(lambda: "whatever is written waits for it" in caplog.text)
         assert not written.done()
         Hanging.goes.set()
         done(written.result())
@@ -107,6 +109,8 @@ def test_a_store_that_hangs_is_said_wherever_one_looks_and_no_more_once_it_answe
     assert "store_stalled" not in get(url, "/v1/alarms").text
     assert get(url, "/readyz").json() == {"status": "ok"}
     assert metric(url, UNDER_WAY) == 0
+    until(lambda: "the store answers again" in caplog.text)
+    assert caplog.text.count("whatever is written waits for it") == 1
 
 
 @contextmanager

@@ -7,6 +7,7 @@ one look at each refusal.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,8 @@ from oncelog_service.watch.gather import Published, gather, open_logs
 from oncelog_service.watch.refusals import Refusals
 from oncelog_service.watch.rules import LATELY_MS, about_members, alarms, by_severity
 from oncelog_service.watch.samples import EVERY_SECONDS, KEPT, Samples, Totals, busiest, part
+
+_log = logging.getLogger(__name__)
 
 _FRESH_SECONDS = 1.0
 """So long what was judged is answered again."""
@@ -109,6 +112,8 @@ class Watch:
         self._shed_at: deque[tuple[int, Counter[str]]] = deque(maxlen=KEPT)
         """What was shed up to each of the latest samples."""
         self._released = False
+        self._stalled = False
+        """The log has said so of the store."""
 
     # --- refusals
 
@@ -192,6 +197,7 @@ class Watch:
 
     async def sample(self) -> None:
         """Takes a sample now."""
+        self._say_whether_it_stalls()
         service, before = self._service, self._last
         seen = _Seen()
         with suppress(StorageUnavailable):
@@ -235,6 +241,15 @@ class Watch:
         )
         self._shed_at.append((service.clock.now_ms(), _shed_so_far(service.traffic)))
         self._sampled.wake()
+
+    def _say_whether_it_stalls(self) -> None:
+        seconds = self._service.stalled_seconds
+        if bool(seconds) != self._stalled:
+            self._stalled = bool(seconds)
+            if seconds:
+                _log.error("the store has not answered for %.0f s: whatever is written waits for it", seconds)
+            else:
+                _log.warning("the store answers again")
 
     def _take_times(self) -> list[float]:
         try:
