@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import oncelog
@@ -29,6 +30,7 @@ napoleon_numpy_docstring = False
 html_theme = "furo"
 html_title = f"oncelog {version}"
 html_extra_path = ["first"]
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {"navigation_with_keys": True}

@@ -102,6 +102,7 @@ def test_a_test_fails_by_what_it_planned_and_recorded_and_by_nothing_else(tmp_pa
     assert "1 skipped" in said
     assert "lose the answer to publish 3: struck 0 of 1; 2 came" in said
     assert "lost: offset 1 " in said
+    assert "During handling" not in said
     assert "faults that were planned:" in said
 
 

@@ -59,9 +59,15 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
             service.explain(error)
         raise
     service = item.stash.get(_SERVICE, None)
-    if service is not None:
-        try:
-            service.verify()
-        except AssertionError as error:  # its traceback would show nothing of the test
-            pytest.fail(f"{type(error).__name__}: {error}", pytrace=False)
+    wrong = None if service is None else _wrong(service)
+    if wrong is not None:  # its traceback would show nothing of the test
+        pytest.fail(wrong, pytrace=False)
     return result
+
+
+def _wrong(service: OncelogService) -> str | None:
+    try:
+        service.verify()
+    except AssertionError as error:
+        return f"{type(error).__name__}: {error}"
+    return None
