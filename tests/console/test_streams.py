@@ -121,6 +121,21 @@ def test_of_many_producers_the_first_are_shown_and_more_on_demand(show: Show, se
     expect(page.get_by_role("table", name="Producers").get_by_role("rowheader")).to_have_text(["p1449"])
     page.get_by_label("Part of the name").fill("nobody")
     expect(page.get_by_text("No name has this in it.")).to_be_visible()
+    show("overview")
+    page = show("producers/default/crowd?name=p1449")  # as an alarm leads there
+    expect(page.get_by_role("heading", name="Producers (200 and more)")).to_be_visible()
+    expect(page.get_by_role("table", name="Producers").get_by_role("rowheader")).to_have_text(["p1449"])
+
+
+def test_a_subscription_far_behind_the_first_is_shown_to_who_comes_for_it(show: Show, service: RunningService) -> None:
+    topic = Topic(service.url, "queue")
+    for each in range(201):
+        topic.good("POST", "/subscriptions", json={"name": f"s{each:04}", "nonce": "n"})
+    page = show("subscriptions/default/queue?name=s0200")
+    expect(page.get_by_role("table", name="Subscriptions").get_by_role("rowheader")).to_have_text(["s0200"])
+    show("overview")
+    page = show("subscriptions/default/queue?name=nobody")
+    expect(page.get_by_text("None of the first 200 has this in its name; there are more.")).to_be_visible()
 
 
 # --- subscriptions

@@ -1,7 +1,7 @@
 // Long lists: so much of one as is looked at, asked for page by page, and again every few seconds while the tab is seen.
 
 import { useRef } from "./vendor/htm-preact.js";
-import { call, useLive } from "./api.js";
+import { call, path, useLive } from "./api.js";
 import { count } from "./format.js";
 import { html } from "./ui.js";
 
@@ -9,15 +9,29 @@ const FIRST = 200;
 const FURTHER = 1000; // the service answers 2,000 at most
 
 /** {data, error, loading, reload, more}: the beginning of a list. `after` is what the next page is asked behind; `more()` asks for a
- * longer beginning, and is null once all of it is there. */
-export function usePaged(target, after, { query = {}, every = 4000 } = {}) {
+ * longer beginning, and is null once all of it is there. `named`: the one of this `name`, where it lies behind the beginning. */
+export function usePaged(target, after, { query = {}, every = 4000, name = "" } = {}) {
   const wanted = useRef(FIRST);
-  const found = useLive((signal) => beginning(target, after, query, wanted.current, signal), [target, query], { every });
+  const load = async (signal) => {
+    const found = await beginning(target, after, query, wanted.current, signal);
+    const further = name && !found.whole && !found.rows.some((each) => each.name === name);
+    return { ...found, named: further ? await one(target + path`/${name}`, signal) : null };
+  };
+  const found = useLive(load, [target, query, name], { every });
   const more = () => {
     wanted.current += FURTHER;
     found.reload();
   };
-  return { ...found, data: found.data?.rows ?? null, more: found.data === null || found.data.whole ? null : more };
+  return { ...found, data: found.data?.rows ?? null, named: found.data?.named ?? null, more: found.data === null || found.data.whole ? null : more };
+}
+
+async function one(target, signal) {
+  try {
+    return await call("GET", target, { signal });
+  } catch (error) {
+    if (error.status === 404 || error.status === 400) return null; // there is none, or no such name
+    throw error;
+  }
 }
 
 async function beginning(target, after, query, wanted, signal) {

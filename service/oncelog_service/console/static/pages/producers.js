@@ -38,10 +38,10 @@ function columns(namespace, topic, explain, reload) {
 }
 
 function Producers({ namespace, topic, name }) {
-  const found = usePaged(`${topicPath(namespace, topic)}/producers`, (each) => each.name);
+  const found = usePaged(`${topicPath(namespace, topic)}/producers`, (each) => each.name, { name });
   const [part, setPart] = useState(name ?? "");
   const [asked, setAsked] = useState({ name: name ?? "", id: "" });
-  const rows = (found.data ?? []).filter((each) => each.name.includes(part));
+  const rows = [...(found.data ?? []), ...(found.named ? [found.named] : [])].filter((each) => each.name.includes(part));
   const explain = (each) => {
     setAsked({ name: each.name, id: String(each.lastPersisted ?? 0), at: Date.now() });
     setTimeout(() => document.querySelector("[data-why]")?.focus(), 50);

@@ -21,9 +21,10 @@ function OfAll() {
 }
 
 function OfTopic({ namespace, topic, name }) {
-  const found = usePaged(`${topicPath(namespace, topic)}/subscriptions`, (each) => each.name);
+  const found = usePaged(`${topicPath(namespace, topic)}/subscriptions`, (each) => each.name, { name });
+  const placed = (each) => ({ ...each, namespace, topic });
   return html`<${TopicBar} page="subscriptions" namespace=${namespace} topic=${topic} />
-    <${List} found=${{ ...found, data: found.data?.map((each) => ({ ...each, namespace, topic })) ?? null }} title="Subscriptions" part=${name} />`;
+    <${List} found=${{ ...found, data: found.data?.map(placed) ?? null, named: found.named && placed(found.named) }} title="Subscriptions" part=${name} />`;
 }
 
 const named = (each) => `${each.namespace}/${each.topic}`;
@@ -55,7 +56,7 @@ function columns(ofAll, reload) {
 function List({ found, title: heading, ofAll = false, part: first = "" }) {
   const [part, setPart] = useState(first);
   const all = found.data ?? [];
-  const rows = all.filter((each) => (ofAll ? `${named(each)}/${each.name}` : each.name).includes(part));
+  const rows = [...all, ...(found.named ? [found.named] : [])].filter((each) => (ofAll ? `${named(each)}/${each.name}` : each.name).includes(part));
   if (ofAll) rows.sort((a, b) => b.lag - a.lag); // who lags most stands first
   const lagging = all.filter((each) => each.lag).length;
   return html`<${Panel} title=${found.data ? `${heading} (${count(all.length)}${found.more ? " and more" : ""})` : heading} of=${found}>
