@@ -21,8 +21,8 @@ T = TypeVar("T")
 class Threads(ThreadPoolExecutor):
     """A pool. It is one of asyncio's kind by its class alone: that refuses any other as the default of an event loop."""
 
-    def __init__(self, most: int, name: str, ready: int = 0) -> None:
-        """``ready``: begun now; others when a call finds none free, ``most`` in all."""
+    def __init__(self, most: int, name: str) -> None:
+        """Each is begun when a call finds none free, ``most`` in all."""
         super().__init__(most)  # whose own threads are never begun
         self._most, self._name = most, name
         self._calls: deque[Callable[[], None]] = deque()
@@ -31,7 +31,10 @@ class Threads(ThreadPoolExecutor):
         self._changed = threading.Condition()
         self._begun: list[threading.Thread] = []
         self._closed = False
-        for _ in range(ready):
+
+    def make_ready(self, count: int) -> None:
+        """Begins so many now. Raises RuntimeError: they cannot be begun."""
+        for _ in range(count):
             self._begin()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:

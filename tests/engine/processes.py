@@ -59,6 +59,27 @@ def forks(url: str) -> None:
     client.close()
 
 
+def cut(url: str) -> None:
+    """A forked child lives on, and its parent's clients hear at once that their engine has ended, and use it when it is back."""
+    engine = Engine(url).start()
+    client, other = (Client(url, retry=0, timeout=10) for _ in range(2))
+    for each in (client, other):
+        assert each.topics() == []
+    pid = os.fork()
+    if pid == 0:
+        signal.pause()
+    try:
+        engine.abandon()
+        try:
+            client.topics()
+        except errors.ConnectionFailed as error:
+            print(error.definite, flush=True)
+        with engine:
+            print(other.topics(), flush=True)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
 def outlived(url: str) -> None:
     """Leaves a forked child behind, which lives on."""
     client = Client(url)

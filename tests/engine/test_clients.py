@@ -21,12 +21,14 @@ from oncelog.errors import ClientClosed, ConnectionFailed, OncelogError, StoreIn
 from oncelog.http.engines import InProcess
 from oncelog_service.engine import Engine, engines
 from oncelog_service.engine.address import Address
+from oncelog_service.engine.engine import _Run as Run
 from oncelog_service.engine.shared import Engines
 from oncelog_service.rest.bounds import descriptors
 from oncelog_service.storage.files import directory
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Table
+from oncelog_service.storage.port import StoreInUse as PortStoreInUse
 from oncelog_service.storage.seals import SealedStore
 from tests.patience import PATIENCE, until
 
@@ -88,6 +90,20 @@ def test_each_way_to_a_store_leads_to_the_same_engine(tmp_path: Path, monkeypatc
         monkeypatch.chdir("/")
         assert topics(f"leveldb://{tmp_path}/link") == ["t"]
         assert client.topics() == ["t"]
+
+
+def test_a_relative_path_is_one_from_where_its_client_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, elsewhere = tmp_path / "100% [é]", tmp_path / "elsewhere"
+    for each in (home, elsewhere):
+        each.mkdir()
+    monkeypatch.chdir(home)
+    with Client("leveldb://store") as client, Client("sqlite://./a file") as other:
+        monkeypatch.chdir(elsewhere)
+        wrote(client)
+        wrote(other)
+        assert client.url == "leveldb://store"
+    assert sorted(each.name for each in home.iterdir()) == ["a file", "a file.end", "a file.lock", "store"]
+    assert list(elsewhere.iterdir()) == []
 
 
 @pytest.mark.parametrize("scheme", ["leveldb", "sqlite"])
@@ -176,6 +192,21 @@ async def _messages(service) -> int:  # type: ignore[no-untyped-def]
     return service.settings.max_messages
 
 
+def test_a_second_engine_over_a_store_is_refused_and_clients_go_on_with_the_first(tmp_path: Path) -> None:
+    for url in ("memory://one", f"leveldb://{tmp_path}/store"):
+        with Engine(url), Client(url) as client:
+            wrote(client)
+            with pytest.raises(PortStoreInUse, match="another engine of this process"):
+                Engine(url).start()
+            assert topics(url) == ["t"]
+        with Client(url) as client:
+            assert client.topics() == ([] if url == "memory://one" else ["t"])
+            with pytest.raises(PortStoreInUse, match="another engine of this process"):
+                Engine(url).start()
+        with Engine(url):
+            pass
+
+
 def test_a_client_whose_engine_was_ended_says_so_and_goes_on_when_it_is_started_again() -> None:
     engine = Engine().start()
     with Client(engine.url, retry=0) as client, Client(engine.url, retry=PATIENCE) as patient:
@@ -244,6 +275,62 @@ def test_the_process_is_left_as_it_is() -> None:
     assert state() == before
 
 
+# --- signals
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("handler", ["closes", "calls", "calls another"])
+def test_a_handler_may_call_and_close_while_the_store_is_opened(monkeypatch: pytest.MonkeyPatch, handler: str) -> None:
+    asked, opened, found = threading.Event(), threading.Event(), list[object]()
+    monkeypatch.setattr("oncelog_service.engine.engine.store_opener", lambda url: _slow(store_opener(url), opened, asked))
+    client, other = Client("memory://handled"), Client("memory://handled")
+
+    def handle(*_: object) -> None:
+        opened.set()
+        call = {"closes": client.close, "calls": client.topics, "calls another": other.topics}[handler]
+        found.append(call())
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    interrupting = threading.Thread(target=lambda: asked.wait(PATIENCE) and os.kill(os.getpid(), signal.SIGUSR1))
+    interrupting.start()
+    try:
+        if handler == "closes":
+            with pytest.raises(ClientClosed):
+                client.topics()
+        else:
+            assert client.topics() == []
+    finally:
+        interrupting.join(PATIENCE)
+        signal.signal(signal.SIGUSR1, before)
+        client.close()
+        other.close()
+    assert found == [None if handler == "closes" else []]
+
+
+@pytest.mark.timeout(60)
+def test_a_handler_may_call_and_stop_while_the_store_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, engine, found = Run.stop, Engine("memory://made"), list[object]()
+
+    def interrupting(run: Run) -> None:
+        monkeypatch.setattr(Run, "stop", stop)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        stop(run)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: found.append((topics("memory://closing"), engine.stop())))
+    try:
+        with engine, Client("memory://closing") as client:
+            client.create_topic("t")
+            monkeypatch.setattr(Run, "stop", interrupting)
+            client.close()
+            assert found == [([], None)]
+            engine.start()
+            monkeypatch.setattr(Run, "stop", interrupting)
+            engine.stop()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert found == 2 * [([], None)]
+
+
 # --- what cannot be
 
 
@@ -300,6 +387,26 @@ def test_a_store_that_cannot_be_opened_says_why_and_what_to_do(tmp_path: Path) -
         topics(f"sqlite://{tmp_path}/damaged")
 
 
+def test_an_engine_for_which_there_is_no_thread_leaves_none_and_begins_when_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    begins = threading.Thread.start
+    for missing in ("oncelog-engine", "oncelog-engine-2"):
+
+        def start(thread: threading.Thread, missing: str = missing) -> None:
+            if thread.name == missing:
+                raise RuntimeError("can't start new thread")
+            begins(thread)
+
+        with Client("memory://threads", retry=0) as client:
+            with monkeypatch.context() as patch:
+                patch.setattr(threading.Thread, "start", start)
+                for _ in range(2):
+                    with pytest.raises(StoreNotOpened, match="cannot be opened: can't start new thread") as failure:
+                        client.topics()
+                    assert failure.value.definite
+            until(lambda: not [each for each in threading.enumerate() if each.name.startswith("oncelog-engine")], "they end")
+            assert client.topics() == []
+
+
 def test_a_store_of_a_newer_format_is_left_alone(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/store"
     with closing(store_opener(url)()) as store:
@@ -347,8 +454,10 @@ def test_a_call_ends_in_time_while_a_store_is_opened_and_the_next_one_waits_on(m
             patient.create_topic("t")
 
 
-def _slow(opener, opened: threading.Event):  # type: ignore[no-untyped-def]
+def _slow(opener, opened: threading.Event, asked: threading.Event | None = None):  # type: ignore[no-untyped-def]
     def open_slowly():  # type: ignore[no-untyped-def]
+        if asked is not None:
+            asked.set()
         assert opened.wait(PATIENCE)
         return opener()
 

@@ -54,6 +54,11 @@ def test_a_forked_child_has_nothing_of_its_parents_store(tmp_path: Path, scheme:
         assert client.stats("t").upcoming_offset == 300
 
 
+@pytest.mark.parametrize("scheme", ["sqlite", pytest.param("leveldb", marks=WIDE)])
+def test_a_forked_child_keeps_no_connection_of_its_parent_open(tmp_path: Path, scheme: str) -> None:
+    assert lines_of(f"{scheme}://{tmp_path}/store", "cut") == ["True", "[]"]
+
+
 @pytest.mark.wide
 def test_a_forked_child_that_outlives_its_parent_keeps_nobody_out(tmp_path: Path) -> None:
     url = f"leveldb://{tmp_path}/store"

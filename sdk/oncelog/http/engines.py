@@ -3,8 +3,8 @@
 The engine is the service, which the SDK knows by one name, found when the first call needs it: who only talks to a service has
 none of that installed. Its connections speak the HTTP of any other; nothing else of the SDK knows the difference.
 
-The invariant: a client has its share of an engine from its first call until it is closed, or collected, and one in a forked child
-has none.
+The invariants: a client has its share of an engine from its first call until it is closed, or collected, and one in a forked
+child has none. What takes a lock on the way there runs where no signal handler interrupts it: handlers call and close, too.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ import os
 import re
 import socket
 import threading
+from contextlib import suppress
+from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 from oncelog.errors import ClientClosed, Forked, StoreNotOpened
 from oncelog.process import forks
+from oncelog.process.errands import aside
 
 BASE = "http://localhost"
 """How requests to an engine begin: its own name, which no header and no text shows."""
@@ -40,7 +44,7 @@ class InProcess:
 
     def __init__(self, url: str) -> None:
         """Nothing is opened yet."""
-        self._url = url
+        self._url, self._store = url, _from_here(url)
         self._home, self._pid = forks.here(), os.getpid()
         self._lock = threading.Lock()
         self._closed = False
@@ -58,11 +62,14 @@ class InProcess:
         Raises StoreNotOpened, StoreInUse; Forked; ClientClosed; OSError, of which TimeoutError: it takes longer.
         """
         self._check_here()
+        aside(partial(self._open, seconds))
+
+    def _open(self, seconds: float) -> None:
         with self._lock:
             if self._closed:
                 raise ClientClosed
             if self._held is None:
-                self._held = _engines().hold(self._url)
+                self._held = _engines().hold(self._store)
             held = self._held
         try:
             held.open(seconds)
@@ -83,8 +90,10 @@ class InProcess:
 
     def close(self) -> None:
         """Give the share back. The last one that does waits until the store is closed. Twice is as once."""
-        if forks.here() != self._home:
-            return
+        if forks.here() == self._home:
+            aside(self._close)
+
+    def _close(self) -> None:
         with self._lock:
             self._closed = True
             held, self._held = self._held, None
@@ -104,6 +113,16 @@ class InProcess:
                 f"{self._url} is opened by process {self._pid}, which this one was forked from, and one process owns a store: "
                 "close the client before the fork, and make another one here"
             )
+
+
+def _from_here(url: str) -> str:
+    """The URL of the same store, wherever this process goes meanwhile."""
+    scheme, _, path = url.partition("://")
+    if scheme.lower() == "memory" or path.startswith("/"):
+        return url
+    with suppress(FileNotFoundError):  # there is no such place, and what comes of that is said when the store is opened
+        return f"{scheme}://{quote(os.getcwd())}/{path}"
+    return url
 
 
 def _engines() -> Any:

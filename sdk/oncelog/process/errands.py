@@ -81,6 +81,12 @@ class Errands:
             self._stopped = True
             self._changed.notify_all()
 
+    def rest(self) -> None:
+        """Let the thread go, which has nothing to do; the next call begins another one."""
+        queue, self._queue = self._queue, None
+        if queue is not None:
+            queue.put(None)
+
     def after_fork(self) -> None:
         """Forget the thread: there is none in the child."""
         forks.renew(self._guard)
@@ -114,6 +120,18 @@ class Errands:
                 queue.put(None)
         if not errand.done:
             raise Stopped
+
+
+def aside(call: Callable[[], T]) -> T:
+    """Return or raise what the call does, which no signal handler interrupts: one that waits for what it has interrupted, and so
+    for itself, would wait for ever. Ctrl-C ends the waiting, and the call goes on by itself."""
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    errands = Errands("oncelog-aside")
+    try:
+        return errands.run(call)
+    finally:
+        errands.rest()
 
 
 def _serve(queue: _Queue, changed: Condition) -> None:

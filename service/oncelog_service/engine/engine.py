@@ -20,13 +20,15 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, Self, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from oncelog.errors import Forked
 from oncelog.process import forks
+from oncelog.process.errands import aside
 from oncelog_service.app import build_server, build_service, listen, warn_of_files
 from oncelog_service.clock import Clock
 from oncelog_service.config import Settings
@@ -34,7 +36,7 @@ from oncelog_service.engine.address import Address
 from oncelog_service.rest.server import Server
 from oncelog_service.service import Service
 from oncelog_service.storage.open import store_opener
-from oncelog_service.storage.port import Store
+from oncelog_service.storage.port import Store, StoreInUse
 from oncelog_service.threads import Threads
 
 T = TypeVar("T")
@@ -98,25 +100,31 @@ class Engine:
     def start(self) -> Self:
         """Opens the store and returns when requests are answered. Raises StoreError: it cannot be opened; OSError; RuntimeError:
         it runs already; Forked."""
-        self.begin()
+        aside(self.begin)
         _made[self.address] = self
         try:
-            self.wait()
+            aside(self.wait)
         except BaseException:
-            if (run := self._run) is not None:
-                run.call(run.stop)  # Ctrl-C: nobody would end it
+            self.ask_to_stop()  # Ctrl-C: nobody would end it
             self._withdraw()
             raise
         return self
 
     def begin(self) -> None:
-        """Begins to open the store. Raises RuntimeError: it runs already; Forked."""
+        """Begins to open the store.
+
+        Raises RuntimeError: it runs already, or no thread can be begun; StoreInUse: another engine of this process has it;
+        OSError; Forked.
+        """
         self._check_here()
         with self._lock:
-            if self._run is not None and self._run.thread.is_alive():
+            if not self.ended(0):
                 raise RuntimeError("the engine runs already")
-            self._run = _Run(self)
-            self._run.thread.start()
+            other = _begun.get(self.address)
+            if other is not None and not other.ended(0):
+                raise StoreInUse(f"{self.address} is in use by another engine of this process")
+            self._run = _Run.begun(self)
+            _begun[self.address] = self
 
     def wait(self, seconds: float | None = None) -> None:
         """Returns when requests are answered. Raises TimeoutError: not within so many seconds; else as :meth:`start`."""
@@ -228,8 +236,10 @@ class Engine:
             del _made[self.address]
 
     def _end(self, how: Callable[[_Run], Callable[[], None]]) -> None:
-        if forks.here() != self._home:
-            return
+        if forks.here() == self._home:
+            aside(partial(self._end_run, how))
+
+    def _end_run(self, how: Callable[[_Run], Callable[[], None]]) -> None:
         with self._lock:
             run = self._run
             if run is None:
@@ -248,10 +258,16 @@ class Engine:
         """
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
         self._withdraw()
+        if self._run is not None:
+            self._run.let_go()
 
 
 _made: WeakValueDictionary[Address, Engine] = WeakValueDictionary()
 """Those that were started here, and not stopped."""
+
+
+_begun: WeakValueDictionary[Address, Engine] = WeakValueDictionary()
+"""The last one that was begun for a store, by whomever."""
 
 
 def engine_made_for(address: Address) -> Engine | None:
@@ -269,8 +285,8 @@ class _Run:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._threads = Threads(_THREADS, "oncelog-engine", _READY)
         self.loop = _new_loop()
+        self._threads = Threads(_THREADS, "oncelog-engine")
         self.loop.set_default_executor(self._threads)
         self.thread = threading.Thread(target=self._main, name="oncelog-engine", daemon=True)
         self.ready = threading.Event()
@@ -283,13 +299,30 @@ class _Run:
         self._task: asyncio.Task[None] | None = None
         self._coming: set[socket.socket] = set()
         """Ends of connections that the event loop has not taken yet."""
+        self._ends: WeakSet[socket.socket] = WeakSet()
+        """All ends of its connections."""
         self._is_abandoned = False
+
+    @classmethod
+    def begun(cls, engine: Engine) -> Self:
+        """Makes one and begins its threads. Raises RuntimeError, OSError: there are no more threads or descriptors, and none are
+        left of it."""
+        run = cls(engine)
+        try:
+            run._threads.make_ready(_READY)
+            run.thread.start()
+        except BaseException:
+            run._threads.shutdown(wait=False)
+            run.loop.close()
+            raise
+        return run
 
     def connect(self) -> socket.socket:
         """As :meth:`Engine.connect`."""
         if self.server is None:
             raise self.stopped()
         ours, theirs = socket.socketpair()
+        self._ends.update((ours, theirs))
         self._coming.add(theirs)
         if not self.call(lambda: self._take(theirs)):
             self._coming.discard(theirs)
@@ -305,6 +338,17 @@ class _Run:
         except RuntimeError:  # closed
             return False
         return True
+
+    def let_go(self) -> None:
+        """In a forked child: has no end of a connection. While it had, its parent would not hear that the other end is closed.
+
+        Their numbers stay taken, by what is nothing: whoever has them closes them in the end, and is to close nothing else.
+        """
+        nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for each in list(self._ends):
+            if (number := each.fileno()) >= 0:
+                os.dup2(nowhere, number, inheritable=False)
+        os.close(nowhere)
 
     def stopped(self) -> EngineStopped:
         """Makes the error of who asks for what does not run."""

@@ -21,6 +21,7 @@ _HINTS = {
     errno.ENOENT: "it cannot be made there; choose another path",
     errno.ENOTDIR: "a part of the path is a file; choose another path",
     errno.EEXIST: "a file is there; choose another path",
+    errno.EMFILE: "close some, or raise the limit (ulimit -n)",
     errno.ENOSPC: "the disk is full; make room",
 }
 
@@ -48,9 +49,11 @@ def failure_of(error: Exception, address: Address) -> OncelogError:
 
 
 def _in_use(address: Address) -> OncelogError:
-    pid = holder_of(Path(address.name)) or None
+    pid = os.getpid() if address.scheme == "memory" else holder_of(Path(address.name)) or None
     if pid == os.getpid():
-        return StoreInUse(f"{address} is open in this process already, by a service of its own", pid=pid, holder=None)
+        return StoreInUse(
+            f"{address} is open in this process already, by a service or an engine of its own", pid=pid, holder=None
+        )
     holder = None if pid is None else _command(pid)
     who = "another process" if pid is None else f"process {pid}" + (f" ({holder})" if holder else "")
     return StoreInUse(

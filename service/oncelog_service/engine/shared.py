@@ -48,9 +48,9 @@ class _Shared:
         with _taken(self._changing, seconds) as left:
             if self.engine is None:
                 self.engine = Engine(str(self.address))
-            if self.engine.ended(0):
-                self.engine.begin()
             try:
+                if self.engine.ended(0):
+                    self.engine.begin()
                 self.engine.wait(left)
             except TimeoutError:
                 raise
