@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog import Client, Producer
+from oncelog_service.cli.messages import bench
 from oncelog_service.cli.messages.bench import Measured, histogram
 from tests.behaviours.cli.support import payloads, process, run, value
 from tests.patience import PATIENCE, until
-from tests.world.service import RunningService, running_service
+from tests.world.service import RunningService, free_port, running_service
 
 
 def _topics(url: str) -> list[str]:
@@ -22,6 +23,7 @@ def _topics(url: str) -> list[str]:
 
 
 def test_it_measures_on_a_topic_of_its_own_and_deletes_it(running: RunningService) -> None:
+    before = signal.getsignal(signal.SIGTERM)
     arguments = ("bench", "--seconds", "0.1", "--size", "64", "--batch", "10", "--connections", "3")
     found = value(run(*arguments, "--json", url=running.url))
     assert (found["payload_bytes"], found["batch"], found["connections"]) == (64, 10, 3)
@@ -45,7 +47,7 @@ def test_it_measures_on_a_topic_of_its_own_and_deletes_it(running: RunningServic
     text = run(*arguments, url=running.url)
     assert (text.exit_code, len(text.stdout.splitlines())) == (0, 6)
     assert "payloads of 64 bytes" in text.stderr
-    assert _topics(running.url) == []
+    assert (_topics(running.url), signal.getsignal(signal.SIGTERM)) == ([], before)
 
 
 def test_a_topic_that_is_there_stays_as_it_is(running: RunningService) -> None:
@@ -76,6 +78,19 @@ def test_a_signal_ends_it_and_the_topic_is_deleted(running: RunningService, numb
         assert measuring.stderr is not None
         assert b"0 of 5 measurements were made, and the topic is deleted" in measuring.stderr.read()
     assert _topics(running.url) == []
+
+
+def test_a_service_that_is_away_has_no_topic_of_it() -> None:
+    away = run("bench", "-u", f"127.0.0.1:{free_port()}")
+    assert (away.exit_code, "is left" in away.stderr, "it was not done" in away.stderr) == (3, False, True)
+
+
+def test_it_says_what_was_bound_by_the_client() -> None:
+    found = [(name, Measured(1, 1, 1.0, [0.1], busy)) for name, busy in (("idle", 0.84), ("busy", 0.85), ("busier", 1.5))]
+    (note,) = bench._notes("http://log.example", found)
+    assert note.startswith("the client was the bottleneck, not the service: busy; busier;")
+    for url in ("http://127.0.0.1:7070", "http://localhost:1,http://b:1", "http://[::1]:7"):
+        assert list(bench._notes(url, found[:1])) == ["service and client share the processors of this machine"]
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=50))

@@ -12,12 +12,14 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import typer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from oncelog import Message
+from oncelog_service.cli.messages import writers
 from oncelog_service.cli.messages.filters import Filter, parse_fields
 from oncelog_service.cli.messages.interrupts import Interrupts
 from oncelog_service.cli.messages.numbering import Numbering, Numbers
@@ -26,6 +28,7 @@ from oncelog_service.cli.messages.sources import Kind, opened
 from oncelog_service.cli.messages.template import FIELDS, parse
 from oncelog_service.cli.messages.terminal import shown
 from oncelog_service.cli.messages.writers import Seen, Written, writing
+from oncelog_service.storage.files import directory
 
 
 def message(payload: bytes = b"", key: bytes | None = None, **properties: str) -> Message[bytes]:
@@ -221,6 +224,33 @@ def test_a_file_that_is_replaced_keeps_its_rights_and_a_link_to_it_stays_one(tmp
     with writing(Written.RAW, None, "t", link) as writer:
         writer.write([Seen(message(b"new"))])
     assert (link.is_symlink(), real.read_bytes(), stat.S_IMODE(real.stat().st_mode)) == (True, b"new", 0o600)
+
+
+def test_all_of_a_file_is_on_disk_before_it_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, real, found = tmp_path / "f", directory.sync, []
+
+    def sync(handle: int) -> None:
+        found.append((os.pread(handle, 100, 0), path.exists()))
+        real(handle)
+
+    monkeypatch.setattr(writers, "sync", sync)
+    with writing(Written.RAW, None, "t", path) as writer:
+        writer.write([Seen(message(b"all of it"))])
+    assert (found, path.read_bytes()) == ([(b"all of it", False)], b"all of it")
+
+
+@pytest.mark.parametrize(("rows", "size", "groups"), [(3, 10**6, [3, 3, 1]), (10**6, 8, [4, 3]), (10**6, 10**6, [7])])
+def test_of_a_parquet_file_no_more_than_a_row_group_is_in_memory(
+    rows: int, size: int, groups: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writers, "_GROUP_ROWS", rows)
+    monkeypatch.setattr(writers, "_GROUP_BYTES", size)
+    with writing(Written.PARQUET, None, "t", tmp_path / "f") as writer:
+        for number in range(7):
+            writer.write([Seen(message(b"%02d" % number))])
+    file = pq.ParquetFile(tmp_path / "f")
+    assert [file.metadata.row_group(each).num_rows for each in range(file.num_row_groups)] == groups
+    assert file.read(["value"]).column(0).to_pylist() == [b"%02d" % number for number in range(7)]
 
 
 def test_of_two_that_write_a_file_at_once_the_second_is_refused_and_what_a_killed_one_left_is_used_again(tmp_path: Path) -> None:

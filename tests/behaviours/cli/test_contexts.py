@@ -239,7 +239,7 @@ def test_a_service_is_named_used_shown_and_forgotten(config: Path, tmp_path: Pat
         assert (rows["token"]["value"], rows["context"]["source"]) == ("…", "option")
         by_environment = run("context", "show", "--json", env={"ONCELOG_TOKEN": SECRET})
         assert SECRET not in by_environment.output
-        config.chmod(0o644)
+        config.chmod(0o640)
         assert "chmod 600" in run("context", "list").stderr
 
         assert run("context", "remove", "prod").exit_code == 1, "it asks first"

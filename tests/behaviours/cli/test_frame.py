@@ -369,6 +369,8 @@ def test_bash_completes_commands_options_and_names(client: Client, tmp_path: Pat
     ):
         found = completed(line, tmp_path, ONCELOG_URL="" if " -c " in line else client.url, XDG_CONFIG_HOME=str(config))
         assert found == offered, line
+    assert completed(f"oncelog -u leveldb://{tmp_path}/store topic show ", tmp_path) == []
+    assert not (tmp_path / "store").exists(), "to press a key opens no store"
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

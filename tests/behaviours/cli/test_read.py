@@ -116,6 +116,37 @@ def test_the_last_ten_are_ten_whatever_was_rolled_back_before_the_end(topic: str
     assert _read(topic, "--from", "-3", "--committed") == [b"8", b"\xff\xfe", b"last"]
 
 
+def test_nothing_behind_what_is_undecided_is_taken_for_committed(topic: str) -> None:
+    lines = [*(b"%d" % number for number in range(9)), b"\xff\xfe"]
+    with Client(topic) as client:
+        transaction = client.transaction()
+        transaction.start()
+        transaction.send("t", b"undecided")
+        transaction.checkpoint()
+        with Producer[bytes]("t", client=client) as producer:
+            producer.send(b"behind it")
+        once = run("read", "t", "--committed", url=topic)
+        assert once.stdout_bytes.split(b"\n") == [*lines, b""]
+        assert once.stderr == "nothing is decided from offset 10 on\n"
+        with process("read", "t", "--committed", "--follow", "-n", "12", url=topic) as reader:
+            assert reader.stdout is not None
+            assert [reader.stdout.readline() for _ in lines] == [line + b"\n" for line in lines]
+            transaction.finish()
+            out, err = reader.communicate(timeout=PATIENCE)
+            assert (reader.returncode, out, err) == (0, b"undecided\nbehind it\n", b"")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full disk here")
+def test_what_could_not_be_printed_is_not_acknowledged(topic: str) -> None:
+    command = [*ONCELOG, "read", "t", "--subscription", "s", "--url", topic]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=PATIENCE)
+    assert (done.returncode, b"no space is left" in done.stderr) == (1, True)
+    with Client(topic) as client:
+        assert client.subscription("t", "s").cursor == 0
+    assert len(_read(topic, "--subscription", "s")) == 10
+
+
 def test_of_what_is_not_chosen_nothing_is_printed_or_counted(running: RunningService) -> None:
     with Client(running.url) as client:
         client.create_topic("t")

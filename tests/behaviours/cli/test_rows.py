@@ -17,6 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oncelog.errors import InvalidRequest
+from oncelog_service.cli.messages import sources
 from oncelog_service.cli.messages.interrupts import Interrupts
 from oncelog_service.cli.messages.numbering import Numbering, Numbers, parse_numbering
 from oncelog_service.cli.messages.rows import Columns, Row, as_json, as_message, as_number, by_columns
@@ -38,6 +39,23 @@ def test_lines_are_the_same_however_the_bytes_arrive(blocks: list[bytes]) -> Non
     if expected[-1] == b"":
         expected.pop()
     assert [line for lines in lines_of(iter(blocks)) for line in lines] == expected
+
+
+def test_what_would_fill_the_memory_is_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "_MAX_ROW", 100)
+    monkeypatch.setattr(sources, "_BLOCK", 40)
+    assert list(lines_of([b"x" * 60, b"x" * 40 + b"\n" + b"y" * 60])) == [[b"x" * 100], [b"y" * 60]]
+    with pytest.raises(InvalidRequest, match="a line is longer than 100 bytes"):
+        list(lines_of([b"x" * 60, b"x" * 41]))
+
+    def read(size: int) -> list[Row]:
+        (tmp_path / "f").write_bytes(b"x" * size)
+        with opened(Kind.FILE, [str(tmp_path / "f")], None, Columns(), False, Interrupts()) as source:
+            return [row for rows in source.rows for row in rows]
+
+    assert read(100) == [Row(b"x" * 100)]
+    with pytest.raises(InvalidRequest, match="more than 100 bytes"):
+        read(101)
 
 
 @given(st.lists(st.tuples(TEXT, TEXT), max_size=6), st.lists(st.integers(0, 200), max_size=5), st.sampled_from(["\n", "\r\n"]))
