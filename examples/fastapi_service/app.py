@@ -9,7 +9,8 @@
 What the SDK asks of such a service:
 
 * Client and producer are made once, when the service starts, and closed when it stops: leaving the blocks waits for what is
-  unsent.
+  unsent. A producer that has stopped – it is fenced, or nobody knows what became of a message – sends nothing any more, for good:
+  who sent that one is told so, and another producer sends what comes then.
 * Each request awaits its own message. What comes while a request to the log is under way goes together in the next one, so that a
   hundred visitors at once cost a few writes, and each is answered when its message is on disk.
 * A visitor who hangs up may have the task cancelled, at any await: a message that has its number is on its way all the same, and
@@ -19,18 +20,21 @@ What the SDK asks of such a service:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from oncelog import AsyncClient, AsyncProducer, AsyncReader, OncelogError
+from oncelog import AsyncClient, AsyncProducer, AsyncReader, OncelogError, Receipt
+from oncelog.errors import ProducerStopped
 
 TOPIC = "readings"
 LONGEST_SECONDS = 20.0
+PATIENCE_SECONDS = 15.0
 
 
 class Reading(BaseModel):
@@ -45,14 +49,40 @@ class Stored(Reading):
     offset: int
 
 
+class Sender:
+    """Sends with one producer, and with another one where that has stopped."""
+
+    def __init__(self, client: AsyncClient, ends: AsyncExitStack) -> None:
+        """``ends``: closes the producers."""
+        self._client = client
+        self._ends = ends
+        self._turn = asyncio.Lock()
+        self._producer: AsyncProducer[Reading] | None = None
+
+    async def send(self, reading: Reading) -> Receipt:
+        """Raises as `AsyncProducer.send` does."""
+        producer = self._producer or await self._instead_of(None)
+        try:
+            return await producer.send(reading)
+        except ProducerStopped:  # before this one was sent
+            producer = await self._instead_of(producer)
+            return await producer.send(reading)
+
+    async def _instead_of(self, stopped: AsyncProducer[Reading] | None) -> AsyncProducer[Reading]:
+        async with self._turn:
+            if self._producer is None or self._producer is stopped:
+                made = AsyncProducer(TOPIC, client=self._client, codec=Reading, delivery_timeout=PATIENCE_SECONDS)
+                self._producer = await self._ends.enter_async_context(made)
+            return self._producer
+
+
 @asynccontextmanager
 async def life(app: FastAPI) -> AsyncIterator[None]:
     """From the start of the service to its end."""
-    async with AsyncClient() as client:
+    async with AsyncClient() as client, AsyncExitStack() as ends:
         await client.create_topic(TOPIC, exist_ok=True)
-        async with AsyncProducer(TOPIC, client=client, codec=Reading) as producer:
-            app.state.client, app.state.producer = client, producer
-            yield
+        app.state.client, app.state.sender = client, Sender(client, ends)
+        yield
 
 
 app = FastAPI(lifespan=life)
@@ -64,16 +94,16 @@ def client_of(request: Request) -> AsyncClient:
     return client
 
 
-def producer_of(request: Request) -> AsyncProducer[Reading]:
-    """The producer that lives as long as the service."""
-    producer: AsyncProducer[Reading] = request.app.state.producer
-    return producer
+def sender_of(request: Request) -> Sender:
+    """The sender that lives as long as the service."""
+    sender: Sender = request.app.state.sender
+    return sender
 
 
 @app.post("/readings", status_code=201)
-async def write(reading: Reading, producer: Annotated[AsyncProducer[Reading], Depends(producer_of)]) -> Stored:
+async def write(reading: Reading, sender: Annotated[Sender, Depends(sender_of)]) -> Stored:
     """Answers when the reading is on disk."""
-    receipt = await producer.send(reading)
+    receipt = await sender.send(reading)
     assert receipt.offset is not None
     return Stored(celsius=reading.celsius, offset=receipt.offset)
 

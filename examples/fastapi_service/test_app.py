@@ -25,9 +25,14 @@ def test_each_visitor_is_answered_for_its_own_reading(oncelog_service: OncelogSe
         assert {message.offset: message.value["celsius"] for message in reader} == offsets
 
 
-def test_a_visitor_learns_whether_anything_was_written(oncelog_service: OncelogService) -> None:
+def test_a_visitor_learns_whether_anything_was_written_and_the_next_one_is_served(oncelog_service: OncelogService) -> None:
     with TestClient(app) as service:
-        service.get("/readings")
-        oncelog_service.fence(TOPIC, producer=app.state.producer.name)
+        assert service.post("/readings", json={"celsius": 0}).json()["offset"] == 0
+        (producer,) = oncelog_service.client.producers(TOPIC)
+        oncelog_service.fence(TOPIC, producer=producer.name)
         answer = service.post("/readings", json={"celsius": 1})
         assert (answer.status_code, answer.json()) == (503, {"code": "producer_fenced", "definite": True})
+        with ThreadPoolExecutor(4) as visitors:
+            answers = [*visitors.map(lambda celsius: service.post("/readings", json={"celsius": celsius}), [2, 3, 4, 5])]
+        assert [answer.status_code for answer in answers] == [201] * 4
+    assert len(list(oncelog_service.client.producers(TOPIC))) <= 2, "one that is new serves all"

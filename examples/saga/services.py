@@ -15,8 +15,9 @@ Each step is a function of what a service knows and of one message: what to writ
 * The commit carries the service's name and the message's offset as its producer and sequence id. So a message that is handled
   again, by a process that began anew or by two at once, is a duplicate: nothing of it is written a second time.
 * What a service knows (what is in stock, what has been paid) it knows from its own input: it handles each message from the first,
-  in order, and what is written already is passed over. A long-lived service would keep what it knows in a table, with a
-  Checkpoint beside it.
+  in order, and what is written already is passed over. So its input is never to expire: a topic keeps messages for a week unless
+  it says otherwise, and where the first ones have gone a service refuses to begin. A long-lived service would keep what it knows
+  in a table, with a Checkpoint beside it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from oncelog import Client, Reader
 Step = dict[str, Any]
 TOPICS = ("orders", "shop", "stock", "payment", "results")
 """Each is what the service of its name reads; `results` is read by whoever wants to know."""
+_FOR_EVER = {"ttl": str(2**31)}
 
 
 class State(Protocol):
@@ -103,7 +105,7 @@ class Shop:
 def create_topics(client: Client) -> None:
     """Creates what is missing of the topics."""
     for topic in TOPICS:
-        client.create_topic(topic, exist_ok=True)
+        client.create_topic(topic, _FOR_EVER, exist_ok=True)
 
 
 def serve(
@@ -111,10 +113,11 @@ def serve(
 ) -> int:
     """Handles each message of a topic, until none has come for ``timeout`` seconds; how many had been handled already.
 
-    ``handled``: is called between the commit of a message and the next.
+    ``handled``: is called between the commit of a message and the next. Raises MessagesExpired: what there is to know is not
+    all there.
     """
     before = 0
-    with Reader(topic, client=client, timeout=timeout, codec="json") as reader:
+    with Reader(topic, client=client, start=0, inclusive=True, timeout=timeout, codec="json") as reader:
         for message in reader:
             follows = list(state.follow(message.value))
             if follows:

@@ -9,7 +9,7 @@ import pytest
 from examples.saga.books import all_of, balanced, place_orders, state_of
 from examples.saga.services import TOPICS, create_topics, serve
 
-from oncelog import Client
+from oncelog import Client, Producer, errors
 from oncelog.testing import OncelogService
 
 STOCK = {"figs": 20, "pears": 8}
@@ -69,3 +69,19 @@ def test_a_step_that_is_made_again_is_told_apart(oncelog_service: OncelogService
     assert len(all_of(client, "stock")) == 3
     with pytest.raises(KeyError):
         state_of("results", STOCK, CREDIT)
+
+
+def test_what_a_service_knows_does_not_expire_and_it_does_not_begin_where_that_has(oncelog_service: OncelogService) -> None:
+    client = oncelog_service.client
+    create_topics(client)
+    for month in range(2):
+        with Producer("orders", name="customers", client=client, codec="json") as producer:
+            for number in range(6 * month, 6 * month + 6):
+                producer.send({"order": number, "customer": "ann", "goods": "pears", "count": 1, "price": 1}, sequence_id=number)
+        for name in ("orders", "stock"):
+            serve(client, name, state_of(name, STOCK, CREDIT), 0)
+        oncelog_service.pass_time(30 * 86_400)
+    assert [step["did"] for step in all_of(client, "shop")] == ["reserved"] * 8 + ["not there"] * 4
+    client.trim_topic("stock", 5)
+    with pytest.raises(errors.MessagesExpired):
+        serve(client, "stock", state_of("stock", STOCK, CREDIT), 0)

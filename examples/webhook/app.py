@@ -18,37 +18,67 @@ that in the step in which it gives the message its place, so of any number that 
 * A key is remembered for ever: neither the topic's TTL nor a restart forgets it. That costs the service memory, 470 bytes a key
   as measured with 300,000 keys of 32 characters; a topic for each month, say, bounds it: then a key counts within its month.
 * Where the messages need a key of their own, it goes into a property.
+* A sender waits for seconds, so a message is tried for as long (`delivery_timeout`); then the sender comes again. Where it stayed
+  unknown what became of one, the producer has stopped for good. The key knows, so another producer goes on.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from fastapi import FastAPI, Header, Request
 from fastapi.responses import JSONResponse
 
-from oncelog import AsyncClient, AsyncProducer, AsyncReader, OncelogError
-from oncelog.errors import OffsetMismatch
+from oncelog import AsyncClient, AsyncProducer, AsyncReader, OncelogError, Receipt
+from oncelog.errors import OffsetMismatch, ProducerStopped
 
 TOPIC = "hooks"
+PATIENCE_SECONDS = 15.0
+
+
+class Sender:
+    """Sends with one producer, and with another one where that has stopped."""
+
+    def __init__(self, client: AsyncClient, ends: AsyncExitStack) -> None:
+        """``ends``: closes the producers."""
+        self._client = client
+        self._ends = ends
+        self._turn = asyncio.Lock()
+        self._producer: AsyncProducer[bytes] | None = None
+
+    async def send(self, body: bytes, key: str) -> Receipt:
+        """Stores a body whose key is new. Raises as `AsyncProducer.send` does."""
+        producer = self._producer or await self._instead_of(None)
+        try:
+            return await producer.send(body, key=key, expected_key_offset=None)
+        except ProducerStopped:  # before this one was sent
+            producer = await self._instead_of(producer)
+            return await producer.send(body, key=key, expected_key_offset=None)
+
+    async def _instead_of(self, stopped: AsyncProducer[bytes] | None) -> AsyncProducer[bytes]:
+        async with self._turn:
+            if self._producer is None or self._producer is stopped:
+                made = AsyncProducer(TOPIC, client=self._client, delivery_timeout=PATIENCE_SECONDS)
+                self._producer = await self._ends.enter_async_context(made)
+            return self._producer
 
 
 @asynccontextmanager
 async def life(app: FastAPI) -> AsyncIterator[None]:
     """From the start of the process to its end."""
-    async with AsyncClient() as client:
+    async with AsyncClient() as client, AsyncExitStack() as ends:
         await client.create_topic(TOPIC, {"check.expected.offsets": True}, exist_ok=True)
-        async with AsyncProducer(TOPIC, client=client) as producer:
-            app.state.client, app.state.producer = client, producer
-            yield
+        app.state.client, app.state.sender = client, Sender(client, ends)
+        yield
 
 
 async def receive(request: Request, idempotency_key: str = Header(max_length=200)) -> JSONResponse:
     """Answers when the delivery is on disk: 201 if it is this one, 200 if it is there already."""
     body = await request.body()
     try:
-        receipt = await request.app.state.producer.send(body, key=idempotency_key, expected_key_offset=None)
+        receipt = await request.app.state.sender.send(body, idempotency_key)
     except OffsetMismatch as mismatch:
         if mismatch.actual is None or mismatch.condition != "key_offset":
             raise

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+import pytest
+from examples.webhook import app
 from examples.webhook.app import TOPIC, receiver
 from fastapi.testclient import TestClient
 
+from oncelog import AsyncClient
 from oncelog.testing import OncelogService
 
 
@@ -43,3 +47,21 @@ def test_senders_who_repeat_everything_at_once_to_all_processes_store_each_once(
         codes = [*senders.map(deliver, sent)]
     assert set(codes) == {200, 201}
     oncelog_service.check_published(TOPIC, [each.encode() for each in deliveries], ordered=False)
+
+
+def test_it_goes_on_behind_an_outage_that_left_unknown_what_became_of_a_delivery(
+    oncelog_service: OncelogService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(app, "AsyncClient", partial(AsyncClient, retry=0.5))
+    lost = oncelog_service.faults.lose_answer("publish", topic=TOPIC, nth=2, times=1_000, optional=True)
+    with TestClient(receiver()) as service:
+
+        def deliver(number: int) -> int:
+            return service.post("/hook", content=b"%d" % number, headers={"idempotency-key": f"evt_{number}"}).status_code
+
+        assert deliver(0) == 201
+        assert deliver(1) == 503
+        lost.times = 0
+        assert [deliver(number) for number in (2, 1, 0)] == [201, 200, 200]
+    oncelog_service.check_published(TOPIC, [b"0", b"1", b"2"])
