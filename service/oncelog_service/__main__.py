@@ -13,6 +13,9 @@ def main() -> None:
         if (missing.name or "").startswith("oncelog"):
             raise
         sys.exit(f"oncelog: {missing.name} is not installed; the commands and the service need: pip install 'oncelog[service]'")
+    except KeyboardInterrupt:
+        print("interrupted before it began", file=sys.stderr)
+        sys.exit(130)
     run()
 
 

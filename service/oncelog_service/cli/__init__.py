@@ -78,12 +78,12 @@ class Root(Group):
 
     def make_context(self, *args: Any, **given: Any) -> Any:
         """Read the command line, which may print help; to a reader that has gone (`| head`) enough was printed."""
-        with ending.enough():
+        with ending.plainly():
             return super().make_context(*args, **given)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; so for what that prints."""
-        with ending.enough():
+        with ending.plainly():
             return super().invoke(ctx)
 
 

@@ -260,6 +260,35 @@ def test_what_is_not_answered_with_yes_is_not_done_and_stdout_has_the_result_alo
         assert (done.returncode, done.stdout, client.topics()) == (1, b"", ["t"])
 
 
+@pytest.mark.parametrize(
+    ("raised_in", "says"),
+    [
+        ("importlib.import_module", "interrupted before it was done"),
+        ("oncelog.client.Client.__init__", "interrupted before it was done"),
+        ("oncelog.client.Client.topics", "interrupted: nothing was changed"),
+        ("oncelog_service.cli.main", "interrupted before it began"),
+    ],
+)
+def test_ctrl_c_is_a_sentence_wherever_it_comes(raised_in: str, says: str, client: Client) -> None:
+    """The module of the command line is loaded, then that of the command, then its client; Ctrl-C may come in each."""
+    place, _, name = raised_in.rpartition(".")
+    code = (
+        "import sys, oncelog_service.__main__ as entry\n"
+        "from pkgutil import resolve_name\n"
+        "def interrupted(*_, **__): raise KeyboardInterrupt\n"
+        f"class Loading:\n    __path__ = []\n    def __getattr__(self, name): raise KeyboardInterrupt\n"
+        f"place = {place!r}\n"
+        "if place == 'oncelog_service.cli': sys.modules[place] = Loading()\n"
+        f"elif place == 'importlib':\n    import oncelog_service.cli.frame.lazy as lazy; lazy.import_module = interrupted\n"
+        f"else: setattr(resolve_name(place), {name!r}, interrupted)\n"
+        "sys.argv = ['oncelog', 'topic', 'list']\n"
+        "entry.main()"
+    )
+    environment = {**os.environ, "ONCELOG_URL": client.url}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", f"{says}\n")
+
+
 # --- codes
 
 

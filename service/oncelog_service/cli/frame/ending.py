@@ -30,6 +30,7 @@ _WRONG = {
 }
 
 
+_EARLY = "interrupted before it was done"
 _OF_STDOUT = {errno.ENOSPC: "no space is left on the device", errno.EBADF: "it is closed"}
 
 
@@ -40,10 +41,12 @@ def run(command: Callable[[], Any]) -> int:
 
 
 @contextmanager
-def enough() -> Iterator[None]:
-    """What a reader that has gone does not read is no fault; typer would make it one."""
+def plainly() -> Iterator[None]:
+    """What a reader that has gone does not read is no fault, and Ctrl-C is said; typer would have it the other way round."""
     try:
         yield
+    except KeyboardInterrupt:
+        raise typer.Exit(_said(_EARLY, INTERRUPTED)) from None
     except BrokenPipeError:
         forget_stdout()
         raise typer.Exit(OK) from None
@@ -66,7 +69,7 @@ def _ended(command: Callable[[], Any]) -> int:
     try:
         return int(command() or OK)
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return _said(_EARLY, INTERRUPTED)
     except typer.Abort:
         return _said("interrupted: nothing more was done", INTERRUPTED)
     except UsageError as error:
