@@ -104,6 +104,7 @@ def test_an_instance_that_cannot_serve_is_left_for_another_one_and_one_that_has_
 def test_only_a_refused_connection_is_definite_not_one_that_is_cut_after_sending() -> None:
     with pytest.raises(ConnectionFailed) as caught:
         Transport(f"http://127.0.0.1:{free_port()}").call("POST", "/", b"body", "text/plain")
+    assert caught.value.detail.endswith("; is it running? `oncelog serve` starts one")
     assert caught.value.definite
     for answer in (None, Answer(200, b"half", claimed_length=100)):
         with fake_server(lambda _, answer=answer: answer) as fake, pytest.raises(ConnectionFailed) as caught:  # type: ignore[misc]

@@ -230,7 +230,8 @@ def connection_error(url: str, error: BaseException) -> OncelogError:
         return CertificateRefused(f"{url} does not take the certificate of this client, or asks for one: {error}")
     if isinstance(cause, TimeoutError) and not unsent:
         return ResponseTimeout(f"{url} did not answer in time: {error}")
-    return ConnectionFailed(f"{url} cannot be reached: {error}", definite=unsent)
+    running = "; is it running? `oncelog serve` starts one" if isinstance(cause, ConnectionRefusedError) else ""
+    return ConnectionFailed(f"{url} cannot be reached: {error}{running}", definite=unsent)
 
 
 def _why_not_trusted(error: ssl.SSLCertVerificationError) -> str:

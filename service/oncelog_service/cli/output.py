@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from oncelog.errors import ConnectionFailed, OncelogError
+from oncelog.errors import OncelogError
 from oncelog_service.cli.frame.table import lines
 from oncelog_service.logs import printable
 
@@ -68,8 +68,6 @@ class Output:
         problem = error.to_problem()
         if error.status is None:
             del problem["status"]  # only the SDK raises it: there was no answer that had one
-        if isinstance(error, ConnectionFailed) and "refused" in error.detail:
-            problem["detail"] += "; is it running? `oncelog serve` starts one"
         said = f"error: {problem['detail']} [{error.code}]"
         if self.reads:
             problem["definite"] = True
