@@ -33,7 +33,7 @@ def test_an_event_comes_out_as_it_went_in(oncelog_service: OncelogService, data:
     with Reader("events", timeout=0) as reader:
         (found,) = events(reader)
     assert found.get_attributes() == sent.get_attributes()
-    assert found.get_data() == (sent.get_data() if data is not None else found.get_data())
+    assert found.get_data() == sent.get_data()
 
 
 def test_an_event_that_comes_again_in_the_other_mode_from_somebody_else_is_stored_once(oncelog_service: OncelogService) -> None:
