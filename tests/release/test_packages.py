@@ -96,7 +96,9 @@ def test_the_wheel_has_all_packages_with_their_types_and_what_others_have_writte
     info = f"oncelog-{oncelog.__version__}.dist-info"
     assert {f"{info}/licenses/LICENSE", f"{info}/sboms/oncelog-console.cdx.json"} <= names
     assert {f"oncelog_service/console/licences/{each}.txt" for each in ("htm", "preact", "uplot")} <= names
-    assert not [name for name in names if name.endswith((".pyc", ".orig", ".rej")) or "/." in name]
+    packed = [Path(name) for name in names if not name.startswith(info)]
+    assert {each.suffix for each in packed} == {".avsc", ".css", ".html", ".js", ".json", ".py", ".svg", ".txt", ".typed"}
+    assert not [each for each in packed if "tests" in each.parts or each.name.startswith((".", "test_", "conftest"))]
 
 
 def test_the_sdist_has_what_is_needed_to_build_to_test_and_to_read_and_nothing_hidden(built: list[Path]) -> None:
