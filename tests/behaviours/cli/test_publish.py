@@ -286,6 +286,8 @@ def test_a_file_that_grows_is_resumed_and_one_that_has_changed_is_refused(
         found = value(run(*arguments, str(make(tmp_path, ids[:upto])), url=running.url))
         assert (found["skipped"], found["stored"], found["duplicates"]) == (*counts, 0)
     assert _ids(running.url) == expected
+    with Client(running.url) as client:
+        assert client.producer("t", "p").gaps == ("refuse" if numbers == "line" else "allow")
     changed = run(*arguments, str(make(tmp_path, [*ids, 99], **{f"n{ids[-1]}": "changed"})), url=running.url)
     problem = json.loads(changed.stderr)
     assert (changed.exit_code, problem["code"], problem["failed_message"]) == (6, "sequence_reused", 11)

@@ -10,7 +10,10 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import typer
 from hypothesis import example, given
@@ -250,6 +253,37 @@ def test_the_number_of_a_file_is_the_last_in_its_name(tmp_path: Path) -> None:
         opened(Kind.FILE, [*names, str(tmp_path / "z-09")], None, Columns(), True, Interrupts()),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("headers", "properties"),
+    [
+        (None, None),
+        ([], None),
+        ([{"key": "a", "value": b"b"}, {"key": "c", "value": None}], {"a": "b", "c": ""}),
+        ([{"key": None, "value": b"b"}], ...),
+        ([{"key": b"a", "value": b"b"}], ...),
+        ([{"key": "a", "value": "b"}], ...),
+        ([{"key": "a"}], ...),
+        ([{"key": "a", "value": 7}], ...),
+        (["a"], ...),
+        (7, ...),
+    ],
+)
+def test_the_headers_of_an_archive_are_properties_or_it_says_that_they_are_none(
+    headers: Any, properties: Any, tmp_path: Path
+) -> None:
+    pq.write_table(pa.Table.from_pylist([{"value": b"x", "headers": headers}]), tmp_path / "f")
+
+    def read() -> list[Row]:
+        with opened(Kind.PARQUET, [], tmp_path / "f", Columns(), False, Interrupts()) as source:
+            return [row for rows in source.rows for row in rows]
+
+    if properties is ...:
+        with pytest.raises(InvalidRequest, match="its headers are no list"):
+            read()
+    else:
+        assert read() == [Row(b"x", properties=properties)]
 
 
 def test_a_number_may_be_text() -> None:

@@ -286,11 +286,21 @@ def _parquet(file: Path, columns: Columns) -> Iterator[Source]:
 
 def _archived(members: Mapping[str, Any], columns: Columns) -> Row:
     """A row of an archive, or of `oncelog read -o parquet`: named as Kafka's source of Spark names them."""
-    headers = members.get("headers") or []
-    properties = {each["key"]: (each["value"] or b"").decode("utf-8", "replace") for each in headers}
+    properties = _properties(members.get("headers"))
     names = Columns("value", "key" if members.get("key") is not None else None, columns.number)
     row = by_columns(members, names)
     return row._replace(properties=properties or None)
+
+
+def _properties(headers: Any) -> dict[str, str]:
+    found = {}
+    for each in [] if headers is None else headers if isinstance(headers, list) else [headers]:
+        match each:
+            case {"key": str() as key, "value": bytes() | None as value}:
+                found[key] = (value or b"").decode("utf-8", "replace")
+            case _:
+                raise InvalidRequest("its headers are no list of keys that are texts, and values that are bytes")
+    return found
 
 
 # --- whole files
