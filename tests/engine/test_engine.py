@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from oncelog import Client, Producer
-from oncelog.errors import ConnectionFailed
+from oncelog.errors import ConnectionFailed, OncelogError
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.engine import Engine
 from oncelog_service.engine.engine import EngineStopped
@@ -147,3 +147,46 @@ def test_told_to_stop_twice_while_it_opens_it_leaves_no_store_open(tmp_path: Pat
     goes_on.set()
     engine.stop()
     open_().close()
+
+
+def test_one_that_is_given_a_token_asks_for_it() -> None:
+    with Engine(token="s3cret") as engine, Client(engine.url, retry=0) as stranger, Client(engine.url, token="s3cret") as client:
+        with pytest.raises(OncelogError, match="token"):
+            stranger.topics()
+        assert client.topics() == []
+
+
+def test_what_has_ended_it_is_raised_by_its_stop_once() -> None:
+    def die() -> None:
+        raise SystemExit("as if the memory were full")
+
+    engine = Engine().start()
+    engine._running.call(die)
+    assert engine.ended(PATIENCE)
+    with pytest.raises(EngineStopped, match="as if the memory were full"):
+        engine.connect()
+    with pytest.raises(SystemExit):
+        engine.stop()
+    engine.stop()
+
+
+def test_a_start_that_is_interrupted_leaves_no_store_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: Engine, __: float | None = None) -> None:
+        raise KeyboardInterrupt
+
+    engine = Engine(f"leveldb://{tmp_path}/store")
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.start()
+    assert engine.ended(PATIENCE)
+    with Client(engine.url) as client:
+        assert client.topics() == []
+
+
+def test_a_store_that_others_may_look_into_is_opened_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "store").mkdir(0o755)
+    (tmp_path / "store").chmod(0o755)
+    with Engine(f"leveldb://{tmp_path}/store"):
+        pass
+    assert [each.getMessage() for each in caplog.records if f"may look into {tmp_path}/store," in each.getMessage()]
