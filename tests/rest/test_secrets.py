@@ -291,7 +291,7 @@ def test_a_command_shows_no_secret_but_in_its_own_arguments(arguments: list[str]
 
 
 def test_a_service_that_serves_shows_no_secret(tmp_path: Path) -> None:
-    for name, value in (("token", TOKEN), ("store", f"leveldb://{tmp_path / 'data'}")):
+    for name, value in (("token", TOKEN), ("store", f"sqlite://{tmp_path / 'data'}")):
         (tmp_path / name).write_text(value + "\n")
     command = [sys.executable, "-m", "oncelog_service", "serve", "--port", "0", "--host", "0.0.0.0"]
     environment = {"ONCELOG_TOKEN_FILE": str(tmp_path / "token"), "ONCELOG_STORE_FILE": str(tmp_path / "store")}
