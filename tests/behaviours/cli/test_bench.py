@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog import Client, Producer
+from oncelog.errors import ResponseTimeout
 from oncelog_service.cli.messages import bench
 from oncelog_service.cli.messages.bench import Measured, histogram
 from tests.behaviours.cli.support import payloads, process, run, value
@@ -78,6 +80,22 @@ def test_a_signal_ends_it_and_the_topic_is_deleted(running: RunningService, numb
         assert measuring.stderr is not None
         assert b"0 of 5 measurements were made, and the topic is deleted" in measuring.stderr.read()
     assert _topics(running.url) == []
+
+
+@pytest.mark.parametrize(("words", "is_deleted"), [(("--topic", "theirs"), False), ((), True)])
+def test_a_topic_that_may_be_somebody_elses_is_not_deleted(
+    words: tuple[str, ...], is_deleted: bool, running: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to the request that makes it is lost: of a name that was drawn it can only be ours."""
+    create = Client.create_topic
+
+    def lost(*given: Any, **named: Any) -> None:
+        create(*given, **named)
+        raise ResponseTimeout("no answer within 30 s")
+
+    monkeypatch.setattr(Client, "create_topic", lost)
+    assert run("bench", *words, url=running.url).exit_code == 3
+    assert _topics(running.url) == ([] if is_deleted else ["theirs"])
 
 
 def test_a_service_that_is_away_has_no_topic_of_it() -> None:
