@@ -98,6 +98,12 @@ def exits(url: str) -> None:
         producer.send_async(b"%d" % number)
 
 
+def exits_with_an_engine(url: str) -> None:
+    """As :func:`exits`, with an engine that it has made."""
+    _kept.append(Engine(url).start())
+    exits(url)
+
+
 def exits_elsewhere(url: str) -> None:
     """As :func:`exits`, in a child of multiprocessing."""
     child = multiprocessing.get_context("spawn").Process(target=exits, args=(url,))
@@ -106,7 +112,7 @@ def exits_elsewhere(url: str) -> None:
     assert child.exitcode == 0
 
 
-_kept: list[Client] = []
+_kept: list[Client | Engine] = []
 
 
 def _made(url: str) -> Client:

@@ -80,6 +80,21 @@ def test_a_store_in_memory_with_a_name_is_there_as_long_as_somebody_uses_it() ->
     assert topics("memory://shared") == []
 
 
+def test_whoever_comes_while_the_last_client_leaves_keeps_the_engine() -> None:
+    with Client("memory://late") as client:
+        wrote(client)
+        engines._shared[Address.of("memory://late")].close(engines)  # as one that has left does, behind this one's coming
+        assert client.topics() == ["t"]
+
+
+def test_a_client_whose_store_cannot_be_opened_has_no_share_of_it(tmp_path: Path) -> None:
+    url = f"leveldb://{tmp_path}/store"
+    with closing(store_opener(url)()), Client(url, retry=0) as client:
+        with pytest.raises(StoreInUse):
+            client.topics()
+        assert Address.of(url) not in engines._shared
+
+
 def test_each_way_to_a_store_leads_to_the_same_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link").symlink_to(tmp_path / "real data")

@@ -72,7 +72,14 @@ def test_a_forked_child_that_outlives_its_parent_keeps_nobody_out(tmp_path: Path
             os.kill(child, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("scheme", "function"), [("leveldb", "exits"), pytest.param("sqlite", "exits_elsewhere", marks=WIDE)])
+@pytest.mark.parametrize(
+    ("scheme", "function"),
+    [
+        ("leveldb", "exits"),
+        pytest.param("leveldb", "exits_with_an_engine", marks=WIDE),
+        pytest.param("sqlite", "exits_elsewhere", marks=WIDE),
+    ],
+)
 def test_a_process_that_ends_sends_what_waits_and_closes_its_store_then(tmp_path: Path, scheme: str, function: str) -> None:
     url = f"{scheme}://{tmp_path}/store"
     assert lines_of(url, function) == []
