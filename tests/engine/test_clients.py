@@ -22,7 +22,7 @@ from oncelog.http.engines import InProcess
 from oncelog_service.engine import Engine, engines
 from oncelog_service.engine.address import Address
 from oncelog_service.engine.engine import _Run as Run
-from oncelog_service.engine.shared import Engines
+from oncelog_service.engine.shared import Engines, Held
 from oncelog_service.rest.bounds import descriptors
 from oncelog_service.storage.files import directory
 from oncelog_service.storage.memory import Disk, MemoryStore
@@ -530,3 +530,16 @@ def test_a_client_that_is_closed_while_it_opens_leaves_nothing_open(
     share.close()
     with pytest.raises(ClientClosed):
         share.connect()
+
+
+def test_a_client_that_is_closed_just_before_it_opens_gives_its_share_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    share, open_ = InProcess("memory://overtaken"), Held.open
+
+    def overtaken(held: Held, seconds: float) -> None:
+        share.close()
+        open_(held, seconds)
+
+    monkeypatch.setattr(Held, "open", overtaken)
+    with pytest.raises(ClientClosed):
+        share.open(PATIENCE)
+    until(lambda: Address.of("memory://overtaken") not in engines._shared, "its share is given back")
