@@ -308,8 +308,8 @@ def fill(service: RunningService, name: str, **fields: Any) -> int:
 
 @pytest.mark.parametrize("kind", ["leveldb", "sqlite"])
 def test_a_disk_that_runs_full_stays_readable_and_takes_in_again_what_deleting_makes_room_for(tmp_path: Path, kind: str) -> None:
-    floor = 48 * MIB
-    with small_disk(tmp_path / "small", 160) as disk:
+    floor = 96 * MIB
+    with small_disk(tmp_path / "small", 208) as disk:
         settings = {"store": f"{kind}://{disk}/data", "min_free_bytes": floor, "retention_seconds": 0.2}
         with running_service(**settings) as service:
             kept = receipts(Topic(service.url, "kept").publish("a", "b", producer="p", sequenceIds=[0, 1]))

@@ -17,7 +17,6 @@ import typer
 
 from oncelog_service.cli.frame.connection import OPTIONS, STORES, Connection, chosen
 from oncelog_service.cli.frame.contexts import load, path_of
-from oncelog_service.cli.frame.lazy import COMMON, FLAGS
 
 if TYPE_CHECKING:
     from oncelog.client import Client
@@ -71,10 +70,8 @@ def subscriptions(ctx: typer.Context, incomplete: str) -> list[str]:
     return _asked(ctx, incomplete, lambda client, namespace: _names(client.subscriptions(_topic(ctx), namespace)))
 
 
-def in_front(taken: Iterable[tuple[str, list[str]]], option: str | None, incomplete: str) -> list[str]:
-    """What is offered before a command, behind these options: names where ``option`` waits for its value, else options."""
-    if option is None:
-        return [each for each in (*COMMON, *FLAGS) if each.startswith(incomplete)] if incomplete.startswith("-") else []
+def in_front(taken: Iterable[tuple[str, list[str]]], option: str, incomplete: str) -> list[str]:
+    """Names that are offered before a command, behind these options, where ``option`` waits for its value."""
     offer = {"--context": contexts, "--namespace": namespaces}.get(option)
     params = {name.removeprefix("--"): words[-1].removeprefix(f"{name}=") for name, words in taken}
     return [] if offer is None else offer(cast(typer.Context, SimpleNamespace(params=params)), incomplete)

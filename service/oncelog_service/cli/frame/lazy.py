@@ -56,12 +56,13 @@ class Group(TyperGroup):
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """What the shell is offered: commands, and options and their values that may stand in front."""
+        waiting = ctx.meta.get(_WAITING)
+        if waiting is None:
+            options = [each for each in (*COMMON, *FLAGS) if incomplete.startswith("-") and each.startswith(incomplete)]
+            return [*super().shell_complete(ctx, incomplete), *map(Offered, options)]
         from oncelog_service.cli.frame.completing import in_front
 
-        waiting = ctx.meta.get(_WAITING)
-        offered = in_front(ctx.meta.get(f"{__name__}:{ctx.command_path}", []), waiting, incomplete)
-        found = [] if waiting is not None else super().shell_complete(ctx, incomplete)
-        return [*found, *map(Offered, offered)]
+        return [*map(Offered, in_front(ctx.meta.get(f"{__name__}:{ctx.command_path}", []), waiting, incomplete))]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """The command, and its arguments with those in front. Raises UsageError where it asks no service."""
