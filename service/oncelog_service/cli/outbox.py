@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -198,6 +199,9 @@ def _opened(session: Session, database: str, name: str, table: str) -> Iterator[
     except ModuleNotFoundError as error:
         detail = f"that database needs the driver {error.name}, which is not installed"
         raise _refused(session, "driver_missing", detail) from None
+    missing = _missing_file(engine)
+    if missing is not None:
+        raise _refused(session, "database_failed", f"there is no database {missing}")
     try:
         yield Outbox(name, table), engine
     except SQLAlchemyError as error:
@@ -213,6 +217,14 @@ def _engine(database: str) -> Engine:
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")  # the driver that this house comes with
     return create_engine(url, pool_pre_ping=True)
+
+
+def _missing_file(engine: Engine) -> str | None:
+    """The file of SQLite that is not there, and would be made by opening it."""
+    path = engine.url.database if engine.dialect.name == "sqlite" else None
+    if not path or path == ":memory:" or path.startswith("file:") or Path(path).exists():
+        return None
+    return path
 
 
 def _refused(session: Session, code: str, detail: str) -> typer.Exit:

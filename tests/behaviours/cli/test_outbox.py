@@ -97,6 +97,7 @@ def test_a_database_that_cannot_be_used_is_a_sentence(engine: Engine, url: str, 
     cases = {
         nowhere: ("database_failed", 1),
         f"sqlite:///{tmp_path}/none/x.db": ("database_failed", 1),
+        f"sqlite:///{tmp_path}/misspelt.db": ("database_failed", 1),
         f"oracle://me:{secret}@host/x": ("driver_missing", 1),
         f"{secret}": (None, 2),
         f"nothing://me:{secret}@host/x": (None, 2),
@@ -107,6 +108,7 @@ def test_a_database_that_cannot_be_used_is_a_sentence(engine: Engine, url: str, 
         assert secret not in failed.output
         if code is not None:
             assert json.loads(failed.stderr)["code"] == code
+    assert not (tmp_path / "misspelt.db").exists()
     assert run("outbox", "relay", str(engine.url), "--name", "a/b", url=url).exit_code == 2
     none = run("outbox", "status", str(engine.url), "--table", "nothing", "--name", "orders", "--json", url=url)
     assert (none.exit_code, json.loads(none.stderr)["code"]) == (1, "no_outbox")
