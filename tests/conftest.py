@@ -89,8 +89,13 @@ WIDE = (
     "tests/rest/test_crowds.py",
     "tests/docs/test_site.py",
     "tests/docs/test_notebooks.py",
+    "tests/docs/test_code.py::test_the_code_of_a_page_runs[docs/coming/",
+    "tests/docs/test_code.py::test_the_code_of_a_page_runs[docs/tour.md]",
+    "tests/testing/test_page.py::test_what_the_tour_shows_is_so",
+    "tests/behaviours/cli/test_frame.py::test_bash_completes",
+    "tests/service/test_history.py::test_repeating_everything",
 )
-"""Tests that kill services, run several of them or press one hard, those of examples, and those that run other tests."""
+"""Tests that kill services, run several or press one hard, those of examples and of long pages, and those that run others."""
 
 
 @pytest.hookimpl(tryfirst=True)
