@@ -27,8 +27,8 @@ venv: $(READY) ## make the virtual environment in .venv
 test test-all test-slow demo fight bench: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test
-test: $(READY) ## run the tests that need nothing but Python, two files at a time (ARGS="-k name" to choose)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(READY) ## run the tests that need nothing but Python, three files at a time, since they wait more than they compute (ARGS="-k name" to choose)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-all
 test-all: test ## run these, and then those with a JVM, with PostgreSQL, with several services, and where services are killed or pressed hard
