@@ -50,6 +50,9 @@ C = TypeVar("C", bound=Component)
 
 _log = logging.getLogger(__name__)
 
+_READ_SECONDS = 5.0
+"""How long the store is read for what is told of the service."""
+
 _REOPEN_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Pauses before each attempt to reopen a store that failed; the last one repeats."""
 _DAMAGED_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
@@ -347,8 +350,8 @@ class Service:
     def check_answers(self) -> None:
         """Raises StorageUnavailable as :meth:`check_serves`, and while the store hangs in a write."""
         self.check_serves()
-        if self.stalled_seconds:
-            raise StorageUnavailable(f"the store has not answered for {self.stalled_seconds:.0f} s; what is written waits for it")
+        if seconds := self.stalled_seconds:
+            raise StorageUnavailable(f"the store has not answered for {seconds:.0f} s; what is written waits for it")
 
     def check_ready(self) -> None:
         """Raises StorageUnavailable as :meth:`check_answers`, while nothing can be written, and when it is about to stop."""
@@ -367,6 +370,10 @@ class Service:
         """Returns the same, once that is longer than a store should take; else 0."""
         seconds = self.writing_seconds
         return seconds if seconds >= STALLED_SECONDS else 0.0
+
+    def reading(self) -> asyncio.Timeout:
+        """Bounds what tells of the service and reads the store for it: one that hangs is not read, and must be said."""
+        return asyncio.timeout(0 if self.stalled_seconds else _READ_SECONDS)
 
     @property
     def damaged(self) -> bool:

@@ -23,8 +23,6 @@ from oncelog_service.transactions.remote import RemoteTransactions
 
 _CODES = sorted({kind.code for kind in all_errors() if kind.status})
 """Each from the beginning: what is not there and then is 1 has no rate."""
-_PATIENCE_SECONDS = 5.0
-"""How long the store is asked for its size: of one that hangs there is more to say."""
 
 
 class _Collected:
@@ -55,7 +53,7 @@ async def _of_store(service: Service) -> list[Metric]:
         found += families(tables.OF_OPEN_TOPICS, overview)
         found.append(of_subscriptions(overview.lags[: service.settings.metrics_topics]))
         with suppress(TimeoutError):
-            async with asyncio.timeout(0 if service.stalled_seconds else _PATIENCE_SECONDS):
+            async with service.reading():
                 found.append(GAUGE("oncelog_store_bytes", "Bytes that the store takes on disk", await service.store_bytes()))
     except (StorageUnavailable, TopicDamaged):  # of a store that is not open nothing else is known
         opened = {}

@@ -29,8 +29,6 @@ _AT_ONCE = 200
 """Topics that are looked at in one turn of the event loop: about a millisecond."""
 _PATIENCE_SECONDS = 1.0
 """How long others are asked: what they do not say is left out."""
-_READ_SECONDS = 5.0
-"""How long the store is read, the same: one that hangs must be said."""
 
 
 class _OfTopics(NamedTuple):
@@ -195,7 +193,7 @@ async def _lagging(service: Service, seen: _OfTopics, published: Published) -> t
     published.clear()
     found = []
     with suppress(TimeoutError):
-        async with _reading(service):
+        async with service.reading():
             for lag, (namespace, topic), log, name, at in seen.lagging:
                 key = log.prefix, name
                 known = before.get(key)
@@ -204,11 +202,6 @@ async def _lagging(service: Service, seen: _OfTopics, published: Published) -> t
                 published[key] = known
                 found.append(Lagging(namespace, topic, name, lag, known[1], at))
     return tuple(found)
-
-
-def _reading(service: Service) -> asyncio.Timeout:
-    """Bounds what reads the store; of one that hangs nothing more is read."""
-    return asyncio.timeout(0 if service.stalled_seconds else _READ_SECONDS)
 
 
 async def _published_at(store: Store, prefix: bytes, offset: int) -> int | None:
@@ -224,7 +217,7 @@ async def _forget_mended(service: Service, refusals: Refusals) -> None:
     """Topics that were met damaged, and are deleted by now."""
     gone = []
     with suppress(TimeoutError):
-        async with _reading(service):
+        async with service.reading():
             for name in refusals.damaged:
                 try:
                     await service.topics.get(*name)
