@@ -21,7 +21,7 @@ FLAGS = (
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 
-PATIENT = 15_000
+PATIENT = 60_000
 """Milliseconds for what takes a moment where nothing else runs."""
 expect.set_options(timeout=PATIENT)
 

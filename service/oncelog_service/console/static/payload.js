@@ -7,30 +7,38 @@ import { bytes, utf8 } from "./format.js";
 export const FORMATS = [["auto", "as it looks"], ["text", "text"], ["json", "JSON"], ["avro", "Avro"], ["hex", "hex"]];
 
 const ONE_LINE = 110; // characters of JSON that are left as they are, unless JSON is asked for
-const SHOWN = 20_000; // characters, until somebody asks for all
+const FIRST = 20_000; // characters, until somebody asks for more
+const MOST = 2_000_000; // characters: a browser lays these out in about half a second, and 34 million of them in eight
 const SPREAD = 1 << 20; // characters of JSON that are given breaks and indents
 const DEEPEST_INDENT = 40; // levels: what is nested by the thousand must not become megabytes of spaces
 
-/** `data`: bytes; `as`: one of FORMATS; `schema`: a parsed Avro schema, or null. */
-export function Payload({ data, as, schema }) {
+/** `data`: bytes; `as`: one of FORMATS; `schema`: a parsed Avro schema, or null; `name`: of the file they are saved to. */
+export function Payload({ data, as, schema, name }) {
   const [found, setFound] = useState({ kind: "", text: "" });
-  const [all, setAll] = useState(false);
+  const [most, setMost] = useState(FIRST);
   useEffect(() => {
     let stopped = false;
-    shownAs(data, as, schema, all).then((each) => stopped || setFound(each));
+    shownAs(data, as, schema, most).then((each) => stopped || setFound(each));
     return () => { stopped = true; };
-  }, [data, as, schema, all]);
-  const cut = !all && found.text.length > SHOWN;
+  }, [data, as, schema, most]);
+  const cut = found.text.length > most;
   return html`<div class="payload">
     ${found.wrong && html`<p class="refusal" role="status">${found.wrong}</p>`}
-    <div class="body">${data.length > 0 && html`<pre tabindex="0" role="group" aria-label="Payload">${cut ? `${found.text.slice(0, SHOWN)} …` : found.text}</pre>`}
+    <div class="body">${data.length > 0 && html`<pre tabindex="0" role="group" aria-label="Payload">${cut ? `${found.text.slice(0, most)} …` : found.text}</pre>`}
       <small>${found.kind}${found.kind && ", "}${bytes(data.length)}</small></div>
-    ${cut && html`<button type="button" class="small" onClick=${() => setAll(true)}>Show all</button>`}</div>`;
+    ${cut && most < MOST && html`<button type="button" class="small" onClick=${() => setMost(MOST)}>Show more</button> `}
+    ${cut && html`<button type="button" class="small" onClick=${() => save(data, name)}>Save all bytes</button>`}</div>`;
 }
 
-/** {kind, text, wrong}: wrong says why it is not shown as it was to be. Hex is made of all bytes only where `all` are asked for. */
-export async function shownAs(data, as, schema, all) {
-  const hex = () => ({ kind: "hex", text: dump(all ? data : data.subarray(0, SHOWN)) });
+function save(data, name) {
+  const url = URL.createObjectURL(new Blob([data]));
+  Object.assign(document.createElement("a"), { href: url, download: name }).click();
+  URL.revokeObjectURL(url);
+}
+
+/** {kind, text, wrong}: wrong says why it is not shown as it was to be. Hex is made of no more bytes than fill `most` characters. */
+export async function shownAs(data, as, schema, most) {
+  const hex = () => ({ kind: "hex", text: dump(data.subarray(0, most / 4)) });
   try {
     if (as === "avro" || (as === "auto" && (schema || isContainer(data)))) return { kind: "Avro", text: await avro(data, schema) };
     if (as === "hex") return hex();

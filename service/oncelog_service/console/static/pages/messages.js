@@ -269,7 +269,7 @@ function Message({ at, message, look, again }) {
       <button type="button" class="small" aria-label=${`Erase the message at offset ${offset}`} onClick=${() => erase(at, message, again)}>Erase</button>
     </div>
     ${names.length > 0 && html`<p class="mono">${names.map((name) => html`<span class="property">${name} = ${properties[name]}</span> `)}</p>`}
-    ${properties[ERASED] !== undefined ? html`<p><${Badge}>erased</> ${time(properties[ERASED])}</p>` : html`<${Payload} data=${payload} ...${look} />`}
+    ${properties[ERASED] !== undefined ? html`<p><${Badge}>erased</> ${time(properties[ERASED])}</p>` : html`<${Payload} data=${payload} name=${`message-${offset}.bin`} ...${look} />`}
     ${row && html`<${Row} at=${at} message=${message} />`}
   </li>`;
 }
