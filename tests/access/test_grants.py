@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from fnmatch import fnmatchcase
 
 import pytest
 from hypothesis import given
@@ -68,6 +69,23 @@ def test_a_grant_allows_what_it_names_and_nothing_else(grant: str, right: Right,
             with pytest.raises(NotAllowed) as refused:
                 who.check(right, namespace, topic)
             assert (refused.value.detail or "").startswith("ada may not do this: the grant ")
+
+
+@pytest.mark.parametrize("grant", ["write:default/{}", "write:{}/a", "write:default/a:{}"])
+def test_a_pattern_of_many_stars_is_judged_at_once(grant: str) -> None:
+    who = principal(grant.format("*a" * 60 + "*b"))
+    name = "a" * 249
+    for topic, producer in ((name, None), ("a", name)):
+        with pytest.raises(NotAllowed):
+            who.check_producer(name, topic, producer)
+        with pytest.raises(NotAllowed):
+            who.check_producer("default", topic, producer)
+    assert not who.knows(name)
+
+
+@given(pattern=st.text("ab*", min_size=1, max_size=9), name=st.text("ab", min_size=1, max_size=9))
+def test_a_star_stands_for_any_characters(pattern: str, name: str) -> None:
+    assert principal(f"read:default/{pattern}").may(Right.READ, "default", name) is fnmatchcase(name, pattern)
 
 
 @pytest.mark.parametrize(

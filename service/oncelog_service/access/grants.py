@@ -91,7 +91,13 @@ class Grant(NamedTuple):
 
 
 def _pattern(text: str, within: str) -> re.Pattern[str]:
-    return re.compile(within.join(map(re.escape, re.split(r"\*+", text))))
+    """Each part between two stars is looked for once, from the left, which finds what there is (as `fnmatch` does): tried at
+    every place that it has, a pattern of thirty stars would take a name of 249 characters years.
+    """
+    first, *others = map(re.escape, re.split(r"\*+", text))
+    if not others:
+        return re.compile(first)
+    return re.compile(first + "".join(f"(?>{within}?{part})" for part in others[:-1]) + within + others[-1])
 
 
 class Principal:
