@@ -19,7 +19,7 @@ from oncelog_service.rest.application import Application
 from oncelog_service.rest.bounds.descriptors import raise_limit
 from oncelog_service.rest.certificates import Certificates
 from oncelog_service.rest.server import Server
-from oncelog_service.rest.table import CONSOLE_ROUTES, ROUTES, STATUS_ROUTES, TRANSACTION_ROUTES
+from oncelog_service.rest.table import CONSOLE_ROUTES, ROUTES, STATUS_ROUTES, TOKEN_ROUTES, TRANSACTION_ROUTES
 from oncelog_service.service import Service
 from oncelog_service.storage.files.directory import open_to_others, private
 from oncelog_service.storage.open import has_leveldb, path_of, store_opener
@@ -174,7 +174,7 @@ def build_server(service: Service, telemetry: Telemetry | None = None) -> Server
     """Builds what answers HTTP for a service. Raises BadCertificate."""
     spans = None if telemetry is None else telemetry.spans
     if service.settings.only_transactions:
-        application = Application(service, (*TRANSACTION_ROUTES, *STATUS_ROUTES), spans=spans)
+        application = Application(service, (*TRANSACTION_ROUTES, *TOKEN_ROUTES, *STATUS_ROUTES), spans=spans)
     else:
         application = Application(service, ROUTES, CONSOLE_ROUTES, spans)
     return server_of(application, service)

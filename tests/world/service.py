@@ -20,7 +20,7 @@ import requests
 
 from oncelog_service.app import build_server, build_service, listen
 from oncelog_service.clock import Clock
-from oncelog_service.config import Settings
+from oncelog_service.config import Settings, TransactionServiceSettings
 from oncelog_service.engine import Engine
 from oncelog_service.rest.server import Server
 from oncelog_service.service import Service
@@ -64,13 +64,14 @@ def running_service(
     store: str = "memory://",
     clock: Clock | None = None,
     open_store: Callable[[], Store] | None = None,
+    alone: bool = False,
     **settings: Any,
 ) -> Iterator[RunningService]:
-    """Start on a free port, stop cleanly at the end."""
+    """Start on a free port, stop cleanly at the end. ``alone``: the transaction service, and nothing else."""
     running = RunningService()
     ready = threading.Event()
     failure: list[BaseException] = []
-    chosen = Settings(store=store, **{"port": 0, **settings})
+    chosen = (TransactionServiceSettings if alone else Settings)(store=store, **{"port": 0, **settings})
 
     async def serve() -> None:
         running.loop = asyncio.get_running_loop()

@@ -56,7 +56,8 @@ _OF_A_GENERATION = {"generation": "of the topic; refused when it is another"}
 _NAMED = {"after": "names behind this one", **_LIMIT}
 _PROPERTIES = {JSON: dict[str, str | int | bool]}
 _FOR = {
-    transactions.OWNER: "whose the transaction is, empty: whoever's; only from services with the right operate, for their clients"
+    transactions.OWNER: "whose the transaction is, empty: whoever's; from services, for their clients, with the right operate "
+    "where this one runs alone, else admin"
 }
 _TRANSACTION = {JSON: transactions.StartedTransaction, THRIFT: bytes}
 

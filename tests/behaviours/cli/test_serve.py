@@ -15,7 +15,7 @@ import requests
 from oncelog import Client
 from oncelog_service.cli.serve import ALONE
 from oncelog_service.config import Settings, TransactionServiceSettings
-from oncelog_service.rest.table import STATUS_ROUTES, TRANSACTION_ROUTES
+from oncelog_service.rest.table import STATUS_ROUTES, TOKEN_ROUTES, TRANSACTION_ROUTES
 from tests.behaviours.cli.support import process, run, value
 from tests.patience import PATIENCE
 from tests.rest.talk import Topic
@@ -126,7 +126,7 @@ def test_the_transaction_service_alone_answers_for_transactions_and_nothing_else
         url = ready["url"]
         assert ready["data"] == str(tmp_path / "oncelog-transactions")
         paths = requests.get(url + "/openapi.json", timeout=PATIENCE).json()["paths"]
-        assert set(paths) == {route.path for route in (*TRANSACTION_ROUTES, *STATUS_ROUTES)}
+        assert set(paths) == {route.path for route in (*TRANSACTION_ROUTES, *TOKEN_ROUTES, *STATUS_ROUTES)}
         for path in ("/healthz", "/livez", "/readyz", "/metrics", "/docs", "/v1/transactions"):
             assert requests.get(url + path, timeout=PATIENCE).status_code == 200
         for path in ("/v1/namespaces", "/console", "/console/app.js"):

@@ -108,12 +108,12 @@ async def can_commit(call: Call, changes: Changes) -> CanCommit:
 
 async def commit(call: Call, changes: Changes) -> TransactionStatus:
     """Commit, with the changed keys if they were not handed in before. Idempotent."""
-    pointer, by = pointer_of(call), _by(call)
-    if changes.resource is not None:
-        raise InvalidRequest("a resource goes with can-commit only")
-    keys = await _keys(call, changes)
+    pointer = pointer_of(call)
     with of_another(call):
-        await call.service.transactions.commit(pointer, keys, by)
+        by = _by(call)
+        if changes.resource is not None:
+            raise InvalidRequest("a resource goes with can-commit only")
+        await call.service.transactions.commit(pointer, await _keys(call, changes), by)
     return _ended(call, await call.service.transactions.show(pointer))
 
 
@@ -123,17 +123,17 @@ async def abort(call: Call, asked: AbortTransaction) -> TransactionStatus:
     With `unlessPrepared` one that a database decides is refused, `transaction_prepared`, and one that is invalid stays so: for
     others than its client.
     """
-    pointer, by = pointer_of(call), _by(call, Right.OPERATE)
+    pointer = pointer_of(call)
     with of_another(call):
-        await call.service.transactions.abort(pointer, asked.unless_prepared, by)
+        await call.service.transactions.abort(pointer, asked.unless_prepared, _by(call, Right.OPERATE))
     return _ended(call, await call.service.transactions.show(pointer))
 
 
 async def invalidate(call: Call) -> TransactionStatus:
     """Give the transaction up: as abort, and it stays in the list of invalid ones until it is pruned. Idempotent."""
-    pointer, by = pointer_of(call), _by(call, Right.OPERATE)
+    pointer = pointer_of(call)
     with of_another(call):
-        await call.service.transactions.invalidate(pointer, by)
+        await call.service.transactions.invalidate(pointer, _by(call, Right.OPERATE))
     return _ended(call, await call.service.transactions.show(pointer))
 
 
@@ -250,7 +250,8 @@ def _owner(call: Call) -> str | None:
 
 def _named(call: Call) -> str | None:
     owner = call.query[OWNER]
-    call.principal.check(Right.OPERATE)
+    # Where it has clients of its own, somebody else's name would be how who operates commits what others began.
+    call.principal.check(Right.OPERATE if call.service.settings.only_transactions else Right.ADMIN)
     if len(owner) > _LONGEST_NAME:
         raise InvalidRequest(f"a principal's name has at most {_LONGEST_NAME} characters, not {len(owner)}")
     return None if owner == EVERYBODYS else owner
@@ -258,20 +259,25 @@ def _named(call: Call) -> str | None:
 
 @contextmanager
 def of_another(call: Call) -> Iterator[None]:
-    """While somebody ends what another principal began: that this was refused is kept. A service that asks for a client of its
-    own keeps that itself."""
+    """While somebody ends what another principal began: that this was refused is kept."""
     try:
         yield
     except NotAllowed:
-        call.audited = OWNER not in call.query
+        call.audited = not _keeps_it_itself(call)
         raise
 
 
 def _ended(call: Call, status: TransactionStatus) -> TransactionStatus:
     """That somebody has ended what another principal began is kept; as above."""
-    call.audited = OWNER not in call.query and not may_touch(status.owner, call.principal.name)
+    call.audited = not _keeps_it_itself(call) and not may_touch(status.owner, call.principal.name)
     call.subject = {"owner": status.owner}
     return status
+
+
+def _keeps_it_itself(call: Call) -> bool:
+    """Whether a service asks for a client of its own, or another instance does, and audits that where its client asked."""
+    between_instances = call.principal.is_instance and call.principal.owner is None
+    return OWNER in call.query and (call.service.settings.only_transactions or between_instances)
 
 
 def _checked(pointers: list[int]) -> list[int]:
