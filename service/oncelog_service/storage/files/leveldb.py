@@ -260,8 +260,10 @@ class LevelDBStore:
         if thorough and not self._swept:
             ranges, self._swept = [(table.value, prefix_end(table.value)) for table in _LARGE], True
         # The files of merged tables stay as long as somebody reads them, and from then on until LevelDB merges or lays down
-        # something again: so it is asked to do so some more times, behind the last read that ran meanwhile.
-        merged = ranges or ([_NOWHERE] if self._again else [])
+        # something again: so it is asked to do so some more times, behind the last read that ran meanwhile. And it looks how
+        # deep tables lie before it lays down what is in memory and what it merges by itself: so each range is merged twice, where
+        # the second time nearly always finds nothing to do.
+        merged = ranges * 2 or ([_NOWHERE] if self._again else [])
         for first, last in merged:
             for start, stop in _parts(first, last + b"\0", self._size):
                 with self._reading():
