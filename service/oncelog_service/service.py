@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Literal, TypeVar
 from urllib.parse import urlsplit
@@ -52,6 +53,9 @@ _log = logging.getLogger(__name__)
 
 _READ_SECONDS = 5.0
 """How long the store is read for what is told of the service."""
+
+_LOOK_SECONDS = 5.0
+"""Between two looks whether the store answers."""
 
 _REOPEN_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Pauses before each attempt to reopen a store that failed; the last one repeats."""
@@ -161,6 +165,10 @@ class Service:
         self.scans = Scans()
         self.telling = Threads(1, "oncelog-telling")
         """For what is told of the process and reads no store: told also while all other threads wait for one that hangs."""
+        self._looking = Threads(1, "oncelog-looking")
+        """For one small read of the store now and then, by which is known whether it answers: it finds no other before it."""
+        self._looking_since: float | None = None
+        """When the one that is under way began. Set on its thread."""
         self.waits = Waits(settings.max_inflight_bytes // 4)
         """What long polls hold."""
         self.room = room.Room(settings.min_free_bytes)
@@ -232,6 +240,7 @@ class Service:
         self._opened_at = self.clock.monotonic()
         tasks: dict[str, Callable[[], Awaitable[None]]] = {
             "retention": self.retention.run,
+            "looking whether the store answers": partial(self._keep_looking, store),
             "watching the disk": partial(room.watch, self.room, store.free_bytes, opened.writer.drained),
             "making room on the disk": partial(room.make, self.room, store.reclaim),
             "serving atomic commits": atomic.run,
@@ -285,8 +294,7 @@ class Service:
         opened, self._opened = self._opened, None
         if opened is not None:
             await opened.close()
-        self.scans.close()
-        self.telling.shutdown(wait=False)
+        self._end_threads()
         self.audit.close()
 
     async def abandon(self) -> None:
@@ -304,9 +312,13 @@ class Service:
             if opened is not None:
                 opened.abandon()
                 await asyncio.to_thread(opened.store.close)
-            self.scans.close()
-            self.telling.shutdown(wait=False)
+            self._end_threads()
             self.audit.close()
+
+    def _end_threads(self) -> None:
+        self.scans.close()
+        for each in (self.telling, self._looking):
+            each.shutdown(wait=False)
 
     @property
     def topics(self) -> Topics:
@@ -348,10 +360,10 @@ class Service:
         self._present.leases.check_alive()
 
     def check_answers(self) -> None:
-        """Raises StorageUnavailable as :meth:`check_serves`, and while the store hangs in a write."""
+        """Raises StorageUnavailable as :meth:`check_serves`, and while the store hangs."""
         self.check_serves()
         if seconds := self.stalled_seconds:
-            raise StorageUnavailable(f"the store has not answered for {seconds:.0f} s; what is written waits for it")
+            raise StorageUnavailable(f"the store has not answered for {seconds:.0f} s; what is written or read waits for it")
 
     def check_ready(self) -> None:
         """Raises StorageUnavailable as :meth:`check_answers`, while nothing can be written, and when it is about to stop."""
@@ -366,14 +378,39 @@ class Service:
         return 0.0 if self._opened is None else self._opened.writer.writing_seconds
 
     @property
+    def reading_seconds(self) -> float:
+        """Returns for how long the read has been under way by which is known whether the store answers; 0: none is."""
+        since = self._looking_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    @property
     def stalled_seconds(self) -> float:
-        """Returns the same, once that is longer than a store should take; else 0."""
-        seconds = self.writing_seconds
+        """Returns the longer of both, once that is longer than a store should take; else 0."""
+        seconds = max(self.writing_seconds, self.reading_seconds)
         return seconds if seconds >= STALLED_SECONDS else 0.0
 
-    def reading(self) -> asyncio.Timeout:
-        """Bounds what tells of the service and reads the store for it: one that hangs is not read, and must be said."""
-        return asyncio.timeout(0 if self.stalled_seconds else _READ_SECONDS)
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[None]:
+        """Bounds what tells of the service and reads the store for it: one that hangs is not read, and must be said.
+
+        Raises TimeoutError.
+        """
+        async with asyncio.timeout(0 if self.stalled_seconds else _READ_SECONDS):
+            await asyncio.sleep(0)  # where it hangs nothing is even begun, which would hold a thread of those who read
+            yield
+
+    async def _keep_looking(self, store: Store) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.get_running_loop().run_in_executor(self._looking, self._look, store)
+
+    def _look(self, store: Store) -> None:
+        self._looking_since = time.monotonic()
+        try:
+            with suppress(StoreError):  # that it fails is an answer too, which whoever reads is told
+                store.look()
+        finally:
+            self._looking_since = None
 
     @property
     def damaged(self) -> bool:

@@ -97,6 +97,12 @@ def test_what_it_takes_on_disk_grows_with_what_is_written(store: Store) -> None:
     assert grown == 0 if isinstance(raw(store), MemoryStore) else 4 * 2**20 <= grown < 40 * 2**20
 
 
+def test_a_look_at_a_store_finds_one_that_is_empty_and_one_that_is_not(store: Store) -> None:
+    store.look()
+    write(store, M, b"k")
+    store.look()
+
+
 def test_a_scan_has_its_start_and_not_its_stop_in_the_order_of_bytes_both_ways(store: Store) -> None:
     keys = (b"", b"\x00", b"\x00\x00", b"\x01", b"a", b"a\x00", b"aa", b"b", b"\x7f", b"\x80", b"\xff")
     store.write([put(*((M, key, key) for key in reversed(keys)))])
@@ -156,6 +162,7 @@ def check_closed(store: Store) -> None:
     calls: list[Callable[[], object]] = [
         lambda: store.get(M, b"k"),
         lambda: list(store.scan(M, b"", END)),
+        store.look,
         lambda: list(store.scan(M, b"", END, reverse=True)),
         lambda: write(store, M, b"k"),
         lambda: store.write([]),

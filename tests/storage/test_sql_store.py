@@ -165,6 +165,16 @@ def test_a_process_stopped_in_the_midst_of_a_large_write_does_not_keep_its_lease
 # --- scans
 
 
+def test_a_look_at_a_database_hangs_where_reading_does(shared: Place, threads: ThreadPoolExecutor) -> None:
+    store = shared.open()
+    with shared.connect() as other, other.transaction():
+        other.execute("LOCK TABLE oncelog_row IN ACCESS EXCLUSIVE MODE")
+        looked = threads.submit(store.look)
+        with pytest.raises(TimeoutError):
+            looked.result(0.3)
+    looked.result(PATIENCE)
+
+
 def test_scans_that_are_held_open_keep_nobody_from_reading_and_writing(on_sql: Place, threads: ThreadPoolExecutor) -> None:
     store, keys = on_sql.open(), [b"%04d" % number for number in range(1_000)]
     store.write([run(*((key, b"old") for key in keys))])

@@ -1,13 +1,15 @@
-"""A store that hangs in a write: nothing fails, nothing is answered, and everybody who asks is told so."""
+"""A store that hangs: nothing fails, nothing is answered, and everybody who asks is told so."""
 
 from __future__ import annotations
 
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import requests
@@ -21,16 +23,24 @@ from tests.world.clock import ManualClock
 from tests.world.service import RunningService, ServiceProcess, running_service
 
 UNDER_WAY = "oncelog_write_under_way_seconds"
+READ_UNDER_WAY = "oncelog_read_under_way_seconds"
+BLKIO = Path("/sys/fs/cgroup/blkio")
 
 
 class Hanging(MemoryStore):
     """Hangs, in whatever is asked of it on another thread than the event loop's."""
 
     goes = threading.Event()
+    held: ClassVar[Counter[str]] = Counter()
+    """What has begun to wait for that."""
 
     def write(self, batches: Sequence[Batch]) -> None:
         self.wait()
         super().write(batches)
+
+    def look(self) -> None:
+        self.wait()
+        super().look()
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         self.wait()
@@ -45,7 +55,9 @@ class Hanging(MemoryStore):
         return 0
 
     def wait(self) -> None:
-        if threading.current_thread().name != "oncelog-test-service":
+        name = threading.current_thread().name
+        if name != "oncelog-test-service":
+            self.held[name.rpartition("_")[0] or name] += not self.goes.is_set()
             assert self.goes.wait(PATIENCE)
 
 
@@ -58,16 +70,29 @@ def metric(url: str, name: str) -> float:
     return float(found.split()[1])
 
 
-@pytest.fixture
-def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, ManualClock]]:
+class HangingInReading(Hanging):
+    """Hangs in reading alone."""
+
+    def write(self, batches: Sequence[Batch]) -> None:
+        MemoryStore.write(self, batches)
+
+
+@contextmanager
+def serving(kind: type[Hanging], monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, ManualClock]]:
     monkeypatch.setattr("oncelog_service.service.STALLED_SECONDS", 0.3)
     disk, clock = Disk(), ManualClock()
     Hanging.goes.set()
-    with running_service(open_store=lambda: Hanging(disk), clock=clock, cache_bytes=0) as service:
+    with running_service(open_store=lambda: kind(disk), clock=clock, cache_bytes=0) as service:
         try:
             yield service, clock
         finally:
             Hanging.goes.set()
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, ManualClock]]:
+    with serving(Hanging, monkeypatch) as found:
+        yield found
 
 
 def test_a_store_that_hangs_is_said_wherever_one_looks_and_no_more_once_it_answers(
@@ -100,7 +125,7 @@ def test_a_store_that_hangs_is_said_wherever_one_looks_and_no_more_once_it_answe
         assert (alarm["severity"], alarm["about"]["stalledMs"] >= 300) == ("critical", True)
         told = run("doctor", url=url)
         assert (told.exit_code, "store_stalled" in told.output) == (12, True), told.output
-        until(lambda: "whatever is written waits for it" in caplog.text)
+        until(lambda: "what is written or read waits for it" in caplog.text)
         assert not written.done()
         Hanging.goes.set()
         done(written.result())
@@ -110,7 +135,37 @@ def test_a_store_that_hangs_is_said_wherever_one_looks_and_no_more_once_it_answe
     assert get(url, "/readyz").json() == {"status": "ok"}
     assert metric(url, UNDER_WAY) == 0
     until(lambda: "the store answers again" in caplog.text)
-    assert caplog.text.count("whatever is written waits for it") == 1
+    assert caplog.text.count("what is written or read waits for it") == 1
+
+
+def test_a_store_that_hangs_in_reading_alone_is_said_too_and_no_thread_is_spent_on_saying_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncelog_service.service._LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("oncelog_service.watch.watch.EVERY_SECONDS", 0.05)
+    with serving(HangingInReading, monkeypatch) as (service, clock):
+        topic, url = Topic(service.url), service.url
+        done(topic.request("POST", "/subscriptions", json={"name": "s", "nonce": "n"}))
+        for _ in range(2):
+            done(topic.publish(*["x"] * 600))
+        clock.advance(600_000)  # a lag, whose first message has to be read
+        Hanging.goes.clear()
+        until(lambda: service.service.reading_seconds > 0.3)
+        done(topic.publish("written all the same"))
+        Hanging.held.clear()
+        for _ in range(3):
+            clock.advance(1_001)
+            overview = get(url, "/v1/overview").json()
+            assert overview["status"] == "stalled"
+            assert [each["about"]["stalledMs"] >= 300 for each in overview["alarms"] if each["code"] == "store_stalled"] == [True]
+            assert metric(url, READ_UNDER_WAY) > 0.3
+            assert_problem(get(url, "/readyz"), 503, "storage_unavailable")
+        assert Hanging.held == {}
+        until(lambda: "what is written or read waits for it" in caplog.text)
+        Hanging.goes.set()
+        until(lambda: get(url, "/readyz").status_code == 200)
+        clock.advance(1_001)
+        assert "store_stalled" not in get(url, "/v1/alarms").text
 
 
 @contextmanager
@@ -151,3 +206,48 @@ def test_a_disk_that_hangs_under_a_service_is_an_alarm_after_ten_seconds(tmp_pat
         assert get(service.url, "/readyz").status_code == 200
         assert topic.payloads() == ["x", "held up"]
         assert service.stop() == 0
+
+
+@contextmanager
+def held_up(pid: int, disk: Path) -> Iterator[Callable[[], None]]:
+    """Reads from this disk hang for a process, until what is given is called. Skips where that cannot be arranged."""
+    group, device = BLKIO / f"oncelog-test-{pid}", subprocess.check_output(["findmnt", "-no", "MAJ:MIN", disk], text=True).strip()
+    slow = group / "blkio.throttle.read_bps_device"
+
+    def goes() -> None:
+        slow.write_text(f"{device} 0")
+
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("no group of processes may be slowed down here")
+    try:
+        slow.write_text(f"{device} 1")  # a byte a second
+        (group / "cgroup.procs").write_text(str(pid))
+        yield goes
+    finally:
+        goes()
+        (BLKIO / "cgroup.procs").write_text(str(pid))
+        group.rmdir()
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("kind", ["leveldb", "sqlite"])
+def test_a_disk_that_hangs_in_reading_under_an_idle_service_is_an_alarm_too(kind: str, tmp_path: Path) -> None:
+    with freezable(tmp_path) as disk:
+        service = ServiceProcess(disk / "data", min_free_bytes=0)
+        service.store = f"{kind}://{disk}/data"
+        with service:
+            topic = Topic(service.url)
+            done(topic.publish("x"))
+            subprocess.run(["sync", "-f", disk], check=True)
+            with held_up(service.pid, disk) as goes:
+                until(lambda: metric(service.url, READ_UNDER_WAY) > 10, every=0.2)
+                assert metric(service.url, UNDER_WAY) == 0
+                assert_problem(get(service.url, "/readyz"), 503, "storage_unavailable")
+                assert "store_stalled" in get(service.url, "/v1/alarms").text
+                goes()
+                until(lambda: get(service.url, "/readyz").status_code == 200)
+            done(topic.publish("y"))
+            assert topic.payloads() == ["x", "y"]
+            assert service.stop() == 0

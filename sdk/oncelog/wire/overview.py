@@ -107,7 +107,7 @@ class Overview(Resource):
     """Where the data lies, as its settings say it: without a password."""
     version: str
     status: Literal["ok", "failing", "full", "damaged", "stalled", "closed"]
-    """The most severe of these that is so; ``stalled``: the store hangs in a write; ``closed``: it is not open."""
+    """The most severe of these that is so; ``stalled``: the store hangs; ``closed``: it is not open."""
     now_ms: int
     started_ms: int
     instances: int = 1

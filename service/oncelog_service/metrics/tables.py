@@ -47,6 +47,10 @@ ALWAYS: Sequence[Measure[Service]] = (
         GAUGE, "write_under_way_seconds", "For how long the write has been under way that the store is in; 0: it is in none",
         lambda it: it.writing_seconds,
     ),
+    Measure(
+        GAUGE, "read_under_way_seconds", "For how long the read has been under way that looks whether the store answers; 0: none",
+        lambda it: it.reading_seconds,
+    ),
     Measure(GAUGE, "connections", "Connections that are open", lambda it: it.traffic.connections),
     Measure(
         GAUGE, "certificate_left_seconds", "Until the certificate expires that is shown to clients; infinite where there is none",

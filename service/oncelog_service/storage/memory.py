@@ -82,6 +82,9 @@ class MemoryStore:
             self._check()
         self.disk.scrubbed.append((table, key, written))
 
+    def look(self) -> None:
+        self._check()
+
     def size_bytes(self) -> int:
         return 0
 

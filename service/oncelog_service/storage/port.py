@@ -331,6 +331,12 @@ class Store(Protocol):
         """
         ...
 
+    def look(self) -> None:
+        """Reads a little from where the rows lie, and not from memory, as far as it can be told to. One that hangs hangs in this,
+        and in nothing else that is done at once: a step of a scan may pass over gigabytes of deleted rows. Blocks. Raises
+        StoreError."""
+        ...
+
     def free_bytes(self) -> int | None:
         """Returns how many bytes can still be written, as far as the disk goes; None: nobody here can tell. Blocks.
 

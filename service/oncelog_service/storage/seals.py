@@ -64,6 +64,9 @@ class SealedStore:
     def scrub(self, table: Table, key: bytes, *, written: bool) -> None:
         self.inner.scrub(table, key, written=written)
 
+    def look(self) -> None:
+        self.inner.look()
+
     def free_bytes(self) -> int | None:
         return self.inner.free_bytes()
 

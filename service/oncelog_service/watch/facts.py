@@ -112,7 +112,7 @@ class Facts:
     damaged: bool = False
     failures: int = 0
     stalled_ms: int = 0
-    """For how long the store has hung in a write; 0: it does not."""
+    """For how long the store has hung; 0: it does not."""
     disk_state: str = "ok"
     disk_free: float = float("inf")
     disk_floor: int = 0

@@ -76,7 +76,7 @@ def store_closed(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
 
 
 def store_stalled(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
-    """The store hangs: a write does not end."""
+    """The store hangs: a write does not end, or a read."""
     if facts.stalled_ms:
         yield Alarm(
             code="store_stalled",
@@ -84,10 +84,10 @@ def store_stalled(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
             subject="the store",
             about={"stalledMs": facts.stalled_ms},
             since_ms=facts.now_ms - facts.stalled_ms,
-            what=f"the store has not answered for {span(facts.stalled_ms)}: whatever is written waits for it, and so may reading",
+            what=f"the store has not answered for {span(facts.stalled_ms)}: what is written waits for it, and what is read",
             mend="The disk hangs, or what it is reached over; or the database does. Look at the log of the kernel, and whether "
-            "anything else can write there. Once the write ends all goes on by itself, and nothing is lost; until then a restart "
-            "does not help.",
+            "anything else can write there and read. Once it answers all goes on by itself, and nothing is lost; until then a "
+            "restart does not help.",
             commands=["dmesg --ctime --level=err,warn"],
             docs="operating.md#a-disk-that-hangs",
         )

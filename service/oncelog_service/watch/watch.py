@@ -247,7 +247,7 @@ class Watch:
         if bool(seconds) != self._stalled:
             self._stalled = bool(seconds)
             if seconds:
-                _log.error("the store has not answered for %.0f s: whatever is written waits for it", seconds)
+                _log.error("the store has not answered for %.0f s: what is written or read waits for it", seconds)
             else:
                 _log.warning("the store answers again")
 

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import stat
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,8 @@ from oncelog_service.storage.port import StoreError, StoreInUse
 
 DIRECTORY = 0o700
 FILE = 0o600
+_LOOKED_AT = 4_096
+"""Bytes: a block."""
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 
@@ -83,6 +86,17 @@ def sync_with_name(path: Path) -> None:
     # A parent that may not be read is somebody else's, as /var/lib/private of systemd is, and so is the name in it.
     with suppress(PermissionError):
         sync_directory(path.parent)
+
+
+def look(path: Path) -> None:
+    """Reads the beginning of a file from the disk it lies on, where the system can be told to forget what it has of it.
+
+    Raises OSError.
+    """
+    with _opened(path, os.O_RDONLY) as handle:
+        if sys.platform != "darwin":
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.read(handle, _LOOKED_AT)
 
 
 def free_bytes(path: Path) -> int:

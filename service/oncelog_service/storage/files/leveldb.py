@@ -31,6 +31,7 @@ import plyvel
 from oncelog_service.storage.files.directory import (
     free_bytes,
     locked_directory,
+    look,
     make_directory,
     size_bytes,
     sync_with_name,
@@ -240,6 +241,13 @@ class LevelDBStore:
         """Names the tables that the present state of the database is made of."""
         listed = self._db.get_property(b"leveldb.sstables").decode("ascii", "replace")
         return {f"{int(number):06}.ldb" for number in _TABLE_NUMBER.findall(listed)}
+
+    def look(self) -> None:
+        try:
+            with self._reading():
+                look(self._path / "CURRENT")
+        except OSError as error:
+            raise StoreError(f"{self._path} cannot be read: {error}") from error
 
     def free_bytes(self) -> int:
         try:

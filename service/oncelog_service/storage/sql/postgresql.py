@@ -75,6 +75,7 @@ def _page(reverse: bool) -> Any:
     return select(rows.c.key, rows.c.value).where(enough).order_by(rows.c.key.desc() if reverse else rows.c.key)
 
 
+_ANY = select(ROW.c.key).limit(1)
 _PAGE = {reverse: _page(reverse) for reverse in (False, True)}
 
 
@@ -165,6 +166,10 @@ class PostgresqlDatabase:
                 connection.exec_driver_sql("VACUUM (INDEX_CLEANUP OFF, TRUNCATE OFF) oncelog_row")
             finally:
                 connection.invalidate()  # its settings are no other's
+
+    def look(self) -> None:
+        with self.engine.connect() as connection:
+            connection.execute(_ANY).all()
 
     def staged(self, least_free: int = 0) -> None:
         return None

@@ -33,6 +33,7 @@ from oncelog_service.storage.files.directory import (
     check_room,
     free_bytes,
     locked,
+    look,
     make_directory,
     make_file,
     size_bytes,
@@ -292,6 +293,9 @@ class SqliteDatabase:
                 raise StoreError(f"{self.where} cannot be copied: {error}") from error
             number = _number(None if row is None else row[0], self.where)
             yield Staged("sqlite", number, [StagedFile(SQLITE_NAME, copy, copy.stat().st_size, False)])
+
+    def look(self) -> None:
+        look(beside(self._path))  # to close the database's own file would end the locks that SQLite has on it
 
     def free_bytes(self) -> int:
         with self.engine.connect() as connection:

@@ -98,6 +98,10 @@ class Database(Protocol):
     def staged(self, least_free: int = 0) -> AbstractContextManager[Staged] | None:
         """Does what Store.staged does; None: the database has tools of its own."""
 
+    def look(self) -> None:
+        """Does what Store.look does."""
+        ...
+
     def free_bytes(self) -> int | None:
         """Returns how many bytes can still be written, as far as the disk goes; None: that cannot be seen from here."""
         ...
@@ -237,6 +241,10 @@ class SqlStore:
 
     def staged(self, least_free: int = 0) -> AbstractContextManager[Staged] | None:
         return self._database.staged()
+
+    def look(self) -> None:
+        with self._reading():
+            self._database.look()
 
     def size_bytes(self) -> int:
         with self._reading():
