@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from oncelog_service.storage.files.leveldb import LevelDBStore
 from oncelog_service.storage.keys import generation_key, pointer_key, row_id, topic_key
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Table
-from tests.storage.stores import END
+from tests.storage.stores import END, Hasty
 
 KIB, MIB = 2**10, 2**20
 PREFIX, KEPT = (generation_key(topic_key("default", name), 1) for name in ("deleted", "kept"))
@@ -60,22 +59,6 @@ def test_what_was_deleted_is_given_back_and_what_was_not_stays(
         assert used(tmp_path / "data") < 5 * MIB
         with closing(store.scan(table, b"", END)) as rows:
             assert [key for key, _ in rows] == [LARGE[table][1] + row_id(at, 0) for at in range(ROWS // 10)]
-
-
-class Hasty:
-    """LevelDB which looks where tables are just before it has laid down any: that once it merges none of them."""
-
-    def __init__(self, db: Any) -> None:
-        self._db, self._looked = db, False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._db, name)
-
-    def compact_range(self, start: bytes, stop: bytes) -> None:
-        if not self._looked:
-            start, stop = leveldb._NOWHERE
-        self._looked = True
-        self._db.compact_range(start=start, stop=stop)
 
 
 def test_what_lay_deeper_than_leveldb_looked_is_given_back(tmp_path: Path) -> None:

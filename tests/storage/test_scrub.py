@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from oncelog_service.storage.files.leveldb import LevelDBStore
 from oncelog_service.storage.port import Batch, Store, StoreClosed, StoreError
 from tests.patience import PATIENCE, until
-from tests.storage.stores import END, IN_FILES, KINDS, M, Place, place_of, put
+from tests.storage.stores import END, IN_FILES, KINDS, Hasty, M, Place, place_of, put
 
 ERASED = b"erased"
 
@@ -98,6 +99,16 @@ def test_scrubbing_changes_no_row_and_may_be_repeated(kind: str, tmp_path: Path)
         place.close()
         with pytest.raises(StoreClosed):
             store.scrub(M, key(0), written=True)
+
+
+def test_a_value_that_lies_deeper_than_leveldb_looked_is_scrubbed(tmp_path: Path) -> None:
+    with closing(LevelDBStore(tmp_path / "data")) as store:
+        store.write([put((M, key(0), mark(0)))])
+        store.scrub(M, key(0), written=False)
+        store.write([put((M, key(0), ERASED))])
+        store._db = Hasty(store._db)
+        store.scrub(M, key(0), written=True)
+        assert left_in(tmp_path, mark(0)) == set()
 
 
 @pytest.mark.parametrize("kind", IN_FILES)
