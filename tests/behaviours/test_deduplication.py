@@ -105,6 +105,19 @@ def test_a_repeated_open_fences_nobody_also_after_a_newer_one(house: House) -> N
         assert told(topic.send("p", sequence_id, epoch=second)) == "s"
 
 
+def test_an_open_that_comes_late_fences_nobody_who_has_opened_behind_a_forget(house: House) -> None:
+    topic = house.topic
+    assert topic.open_producer("p", "a")["epoch"] == 1
+    assert topic.request("DELETE", "/producers/p").status_code == 200
+    assert topic.open_producer("p", "a")["epoch"] == 1
+    for _ in house.lives():
+        assert_problem(topic.request("GET", "/producers/p"), 404, "producer_not_found")
+    newest = topic.open_producer("p", "b")["epoch"]
+    for sequence_id, _ in enumerate(house.lives()):
+        assert topic.open_producer("p", "a")["epoch"] == 1
+        assert told(topic.send("p", sequence_id, epoch=newest)) == "s"
+
+
 def test_topic_before_namespace_before_service_and_null_inherits(house: House) -> None:
     house.restart(deduplication=False)
     topic = house.topic

@@ -72,6 +72,21 @@ def test_the_calls_of_a_subscription(topic: Topic) -> None:
     assert_problem(post(topic, "/t/receive", epoch=1), 404, "subscription_not_found")
 
 
+def test_what_was_asked_before_a_subscription_was_deleted_and_comes_late_changes_none_that_was_made_since(topic: Topic) -> None:
+    """A proxy, or the network, may hand the same request over once more whenever it likes."""
+    first = {"name": "s", "nonce": "first"}
+    moved = {"to": {"at": "latest"}, "nonce": "moved"}
+    answered(post(topic, **first))
+    answered(post(topic, "/s/seek", **moved))
+    answered(topic.request("DELETE", "/subscriptions/s"))
+    assert "was deleted" in assert_problem(post(topic, **first), 403, "consumer_fenced")["detail"]
+    assert_problem(post(topic, "/s/seek", **moved), 404, "subscription_not_found")
+    epoch = answered(post(topic, name="s", nonce="second"))["epoch"]
+    assert answered(post(topic, **first))["epoch"] < epoch
+    assert answered(post(topic, "/s/seek", **moved))["cursor"] == 0
+    assert received(topic, epoch=epoch) == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize("accept", [None, "*/*", JSON, ONCELOG_AVRO, f"text/html, {ONCELOG_AVRO};q=1"])
 def test_messages_are_answered_as_a_poll_answers_them(topic: Topic, accept: str | None) -> None:
     answered(post(topic, name="s", nonce="n"))

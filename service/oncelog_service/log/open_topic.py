@@ -172,7 +172,7 @@ class OpenTopic:
     def has_producer(self, name: str) -> bool:
         """Whether the topic has a producer of this name: one that was opened or has published, and was not forgotten."""
         row = self.producers.get(name)
-        return (row is not None and bool(row.opens)) or self.dedup.last_pushed(name) is not None
+        return (row is not None and row.is_open) or self.dedup.last_pushed(name) is not None
 
     def check_producers(self, names: Iterable[str]) -> None:
         """Raises QuotaExceeded where these would be more producers than the topic may have; in the step that makes them known."""
@@ -183,7 +183,7 @@ class OpenTopic:
         # They are counted only where they may be too many: it takes a look at each.
         if new and len(self.producers) + self.dedup.producers_at_most + len(new) > limit:
             there = self.dedup.producers()
-            there.update(name for name, row in self.producers.items() if row.opens)
+            there.update(name for name, row in self.producers.items() if row.is_open)
             check_names("producers", len(there), len(new), limit, "the topic")
 
     @property

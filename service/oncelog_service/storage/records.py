@@ -62,11 +62,16 @@ class ProducerRow:
 
     epoch: int | None = None
     opens: list[tuple[str, int]] = field(default_factory=list)
-    """(nonce, epoch) of the latest opens, oldest first: they distinguish a repeated open from a new one."""
+    """(nonce, epoch) of the latest opens, oldest first: they distinguish a repeated open from a new one, also behind a forget."""
     gaps: str = "allow"
     forgotten_below: int = 0
     assigned_ms: int | None = None
     """Of a name that the service assigned: when it was opened last. Its row goes when it ends."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was opened, and not forgotten since, by which another epoch begins."""
+        return bool(self.opens) and self.opens[-1][1] == self.epoch
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,7 @@ class Producers:
         epoch = None if row.epoch is None else row.epoch + 1
         with self._writer.moving():
             self._forget(name)
-            done = self._write(name, ProducerRow(epoch=epoch, forgotten_below=below, assigned_ms=row.assigned_ms))
+            done = self._write(name, ProducerRow(epoch, row.opens, forgotten_below=below, assigned_ms=row.assigned_ms))
         await done
 
     def _forget(self, name: str) -> None:
@@ -242,7 +242,7 @@ class Producers:
         return list(islice(filter(self._is_listed, behind), limit))
 
     async def _sort_all(self) -> list[str]:
-        there = {name for name, row in self._rows.items() if row.opens}
+        there = {name for name, row in self._rows.items() if row.is_open}
         there.update(name for name, _ in self._dedup.fold.items())
         at, self._sorted_at = self._dedup.fold.moment, None
         opened = self._opened = []
@@ -253,13 +253,13 @@ class Producers:
 
     def _is_listed(self, name: str) -> bool:
         row = self._rows.get(name)
-        return (row is not None and bool(row.opens)) or name in self._dedup.fold
+        return (row is not None and row.is_open) or name in self._dedup.fold
 
     def show(self, name: str) -> Producer:
         """A producer as the live maps have it. Raises ProducerNotFound."""
         row = self._rows.get(name, ProducerRow())
         pushed, last_entry = self._dedup.last_pushed(name), self._dedup.last_persisted(name)
-        if pushed is None and not row.opens:
+        if pushed is None and not row.is_open:
             raise ProducerNotFound(f"no producer {name[:249]!r} on this topic has been opened or has published")
         return Producer(
             name=name,
@@ -328,7 +328,7 @@ class Producers:
         batch = Batch()
         batch.put(Table.PRODUCER, self._prefix + name.encode(), encode_record(row))
         before = self._rows.get(name)
-        if row.opens and (before is None or not before.opens):
+        if row.is_open and (before is None or not before.is_open):
             self._opened.append(name)
             if len(self._opened) > _SORTED_AT_ONCE:  # nobody lists them, or seldom
                 self._sorted, self._sorted_at, self._opened = [], None, []

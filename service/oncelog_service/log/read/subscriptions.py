@@ -100,7 +100,8 @@ class Subscriptions:
 
         Raises:
             InvalidRequest, InvalidMessageId, StaleMessageId, OffsetOutOfRange: a subscription that is not there yet cannot begin
-                at that place. ConsumerFenced: the topic was deleted and made anew since this was asked first.
+                at that place. ConsumerFenced: the subscription was deleted, or the topic was and made anew, since this was asked
+                first.
         """
         check_subscription_name(asked.name)
         check_start(asked.start)
@@ -112,6 +113,8 @@ class Subscriptions:
             row = self._rows.get(asked.name, SubscriptionRow(0))
             epoch = begun_by(row.opens, asked.nonce)
             if epoch is not None:
+                if row.cursor is None:
+                    await self._current(asked.name, epoch)
                 break
             cursor = start if row.cursor is None else row.cursor
             if cursor is None:
@@ -151,7 +154,7 @@ class Subscriptions:
         self._topic.check_generation(generation)
         row = await self._existing(name)
         self._heard.pop(name, None)
-        await self._write(name, SubscriptionRow(row.epoch + 1))
+        await self._write(name, SubscriptionRow(row.epoch + 1, row.opens))
 
     async def _held(self, name: str, asked: SeekSubscription) -> SubscriptionRow:
         """The row, if who seeks may. A consumer whose answer was lost seeks again under the epoch before."""
