@@ -68,6 +68,10 @@ class Scans:
         self._large_pages = asyncio.Semaphore(_LARGE_PAGES)
         self._columns = asyncio.Semaphore(1)
 
+    def make_ready(self) -> None:
+        """Begins a thread, for a process that exits. Raises RuntimeError: there is none."""
+        self._threads.make_ready(1)
+
     def close(self) -> None:
         """Ends the threads, behind what they are in."""
         self._threads.shutdown(wait=False)

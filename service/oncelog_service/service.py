@@ -192,6 +192,9 @@ class Service:
     async def start(self) -> None:
         """Opens the store. Raises StoreError if that does not work; then nothing is left open."""
         settings = self.settings
+        self.scans.make_ready()
+        for threads in (self.telling, self._looking):
+            threads.make_ready(1)
         store = await self._store_opened()
 
         def on_fenced(lost: frozenset[Fence]) -> None:

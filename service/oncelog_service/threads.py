@@ -33,8 +33,8 @@ class Threads(ThreadPoolExecutor):
         self._closed = False
 
     def make_ready(self, count: int) -> None:
-        """Begins so many now. Raises RuntimeError: they cannot be begun."""
-        for _ in range(count):
+        """Begins so many now, less those that there are. Raises RuntimeError: they cannot be begun."""
+        while len(self._begun) < count:
             self._begin()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,9 @@ from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Table
 from oncelog_service.storage.port import StoreInUse as PortStoreInUse
 from oncelog_service.storage.seals import SealedStore
+from oncelog_service.threads import Threads
 from tests.patience import PATIENCE, until
+from tests.world.certificates import Authority
 
 
 @pytest.fixture(autouse=True)
@@ -260,6 +262,120 @@ def test_an_engine_that_has_died_is_begun_again_over_the_same_store(tmp_path: Pa
             held.close()
 
 
+def test_who_comes_while_an_engine_dies_waits_for_its_end_and_begins_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends, shutdown = threading.Event(), Threads.shutdown
+
+    def slow(threads: Threads, wait: bool = True) -> None:
+        assert ends.wait(PATIENCE)
+        shutdown(threads, wait)
+
+    def die() -> None:
+        raise SystemExit("as if the memory were full")
+
+    with Client("memory://dying") as opener:
+        opener.topics()
+        run = engines._shared[Address.of("memory://dying")].engine._run
+        with monkeypatch.context() as patch:
+            patch.setattr(Threads, "shutdown", slow)
+            run.call(die)
+            until(lambda: run.server is None, "it dies")
+            threading.Timer(0.5, ends.set).start()
+            with Client("memory://dying", timeout=0.05, retry=0) as client:
+                with pytest.raises(ConnectionFailed, match="still being closed") as failure:
+                    client.topics()
+                assert failure.value.definite
+            assert Client("memory://dying", retry=PATIENCE).topics() == []
+
+
+@contextmanager
+def starting(url: str) -> Iterator[threading.Event]:
+    """While an engine starts; it goes on when the event is set, and is stopped at the end."""
+    opened, asked = threading.Event(), threading.Event()
+    engine = Engine(url, open_store=_slow(store_opener(Address.of(url).store), opened, asked))
+
+    def start() -> None:
+        with suppress(PortStoreInUse):
+            engine.start()
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    try:
+        assert asked.wait(PATIENCE)
+        yield opened
+    finally:
+        opened.set()
+        thread.join(PATIENCE)
+        engine.stop()
+
+
+@pytest.mark.parametrize("scheme", ["memory", "leveldb"])
+def test_a_client_that_comes_while_an_engine_starts_waits_for_it(tmp_path: Path, scheme: str) -> None:
+    url, found = "memory://starting" if scheme == "memory" else f"leveldb://{tmp_path}/store", list[object]()
+    asking = threading.Thread(target=lambda: found.append(topics(url)))
+    with starting(url) as opened:
+        asking.start()
+        with Client(url, timeout=0.05, retry=0) as client, pytest.raises(ConnectionFailed, match="still being opened") as failure:
+            client.topics()
+        assert failure.value.definite
+        opened.set()
+        asking.join(PATIENCE)
+        assert found == [[]]
+        assert Address.of(url) not in engines._shared
+
+
+def test_a_client_that_waits_for_an_engine_is_told_why_it_does_not_start(tmp_path: Path) -> None:
+    url = f"leveldb://{tmp_path}/store"
+    with closing(store_opener(url)()), Client(url, retry=0) as client, starting(url) as opened:
+        threading.Timer(0.1, opened.set).start()
+        with pytest.raises(StoreInUse, match="in this process already"):
+            client.topics()
+    assert topics(url) == []
+
+
+def test_a_client_uses_the_engine_that_is_started_in_the_moment_in_which_it_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    use, engine = Engines.use, Engine("memory://moment")
+
+    def overtaken(all_of_them: Engines, address: Address) -> object:
+        engine.start()
+        return use(all_of_them, address)
+
+    monkeypatch.setattr(Engines, "use", overtaken)
+    try:
+        assert topics("memory://moment") == []
+        assert engine.address not in engines._shared
+    finally:
+        engine.stop()
+
+
+def test_of_engines_that_are_begun_at_once_over_a_store_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, second = Run.begun, threading.Event()
+    entered, failures = list[Engine](), list[str]()
+
+    def slow(engine: Engine) -> Run:
+        entered.append(engine)
+        if len(entered) > 1:
+            second.set()
+        second.wait(0.2)
+        return begun(engine)
+
+    def begin(engine: Engine) -> None:
+        try:
+            engine.begin()
+        except PortStoreInUse as error:
+            failures.append(str(error))
+
+    monkeypatch.setattr(Run, "begun", slow)
+    both = [Engine("memory://both") for _ in range(2)]
+    threads = [threading.Thread(target=begin, args=(each,)) for each in both]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(PATIENCE)
+    for engine in both:
+        engine.stop()
+    assert failures == ["memory://both is in use by another engine of this process"]
+
+
 def test_whoever_reaches_the_engine_may_do_everything_whatever_tokens_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +389,16 @@ def test_whoever_reaches_the_engine_may_do_everything_whatever_tokens_there_are(
     monkeypatch.delenv("ONCELOG_PROXY")
     with Engine(url, listen=True) as engine, pytest.raises(OncelogError, match="token"):
         topics(engine.url)
+
+
+def test_clients_in_the_process_of_one_that_speaks_tls_need_no_certificate(tmp_path: Path, ca: Authority) -> None:
+    with Engine(f"leveldb://{tmp_path}/store", listen=True, **ca.service().tls) as engine:
+        with Client(str(engine.address), retry=0) as client:
+            wrote(client)
+        with Client(engine.url, retry=0, verify=ca.file) as client:
+            assert client.topics() == ["t"]
+        with pytest.raises(OncelogError, match="this port speaks TLS"):
+            topics(engine.url.replace("https", "http"))
 
 
 def test_the_process_is_left_as_it_is() -> None:
@@ -404,18 +530,22 @@ def test_a_store_that_cannot_be_opened_says_why_and_what_to_do(tmp_path: Path) -
 
 def test_an_engine_for_which_there_is_no_thread_leaves_none_and_begins_when_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     begins = threading.Thread.start
-    for missing in ("oncelog-engine", "oncelog-engine-2"):
+    limit, ends = "can't start new thread", "can't create new thread at interpreter shutdown"
+    for missing, why, what in [
+        ("oncelog-engine", limit, "end some threads"),
+        ("oncelog-engine-2", ends, "the process ends: open it before"),
+    ]:
 
-        def start(thread: threading.Thread, missing: str = missing) -> None:
+        def start(thread: threading.Thread, missing: str = missing, why: str = why) -> None:
             if thread.name == missing:
-                raise RuntimeError("can't start new thread")
+                raise RuntimeError(why)
             begins(thread)
 
         with Client("memory://threads", retry=0) as client:
             with monkeypatch.context() as patch:
                 patch.setattr(threading.Thread, "start", start)
                 for _ in range(2):
-                    with pytest.raises(StoreNotOpened, match="cannot be opened: can't start new thread") as failure:
+                    with pytest.raises(StoreNotOpened, match=f"cannot be opened: {why}; {what}") as failure:
                         client.topics()
                     assert failure.value.definite
             until(lambda: not [each for each in threading.enumerate() if each.name.startswith("oncelog-engine")], "they end")

@@ -21,12 +21,10 @@ from oncelog_service.storage.seals import SealedStore
 from tests.patience import PATIENCE, until
 from tests.world.disk import Gate
 
-ASKED = b"GET /v1/namespaces HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
-
-def asked(connection: socket.socket) -> bytes:
+def asked(connection: socket.socket, path: str = "/v1/namespaces") -> bytes:
     connection.settimeout(PATIENCE)
-    connection.sendall(ASKED)
+    connection.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
     return connection.recv(1 << 16)
 
 
@@ -120,6 +118,24 @@ def test_a_store_that_cannot_be_opened_is_said_by_the_start(tmp_path: Path) -> N
         Engine(f"leveldb://{tmp_path}/store").start()
     with Engine(f"leveldb://{tmp_path}/store"):
         pass
+
+
+def test_one_that_runs_needs_no_further_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the interpreter exits none begins, from Python 3.12 on."""
+    engine = Engine(f"leveldb://{tmp_path}/store")
+    with engine, Client(engine.url) as client:
+        client.create_topic("t")
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with Client(engine.start().url, retry=0) as client, monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        client.publish("t", PublishRequest([b"one"]))
+        assert client.stats("t").upcoming_offset == 1
+        with engine.connect() as connection:
+            assert b"oncelog_" in asked(connection, "/metrics")
+        engine.stop()
 
 
 def test_the_environment_says_nothing_to_it(monkeypatch: pytest.MonkeyPatch) -> None:

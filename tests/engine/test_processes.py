@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -87,6 +88,24 @@ def test_a_process_that_ends_sends_what_waits_and_closes_its_store_then(tmp_path
         assert list(store.scan(Table.SNAPSHOT, b"", b"\xff" * 64)), "it was closed cleanly"
     with Client(url) as client:
         assert client.stats("t").upcoming_offset == 300
+
+
+def test_a_store_that_is_opened_first_while_the_process_ends_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    asks = f"""
+import atexit
+from oncelog import Client, errors
+
+@atexit.register
+def ask():
+    try:
+        Client("leveldb://{tmp_path}/store").topics()
+    except errors.StoreNotOpened as error:
+        print(error.definite, error.detail)
+"""
+    ended = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, cwd=ROOT, check=True, timeout=PATIENCE)
+    assert ended.stderr == ""
+    said = r"True a store cannot be opened while the process ends \(.*\): open it before, by a first call\n"
+    assert re.fullmatch(said, ended.stdout)
 
 
 @pytest.mark.wide

@@ -126,7 +126,7 @@ def _from_here(url: str) -> str:
 
 
 def _engines() -> Any:
-    """The engines of this process. Raises StoreNotOpened: what they need is not installed."""
+    """The engines of this process. Raises StoreNotOpened: what they need is not installed, or this process ends."""
     try:
         return importlib.import_module(_SERVICE).engines
     except ModuleNotFoundError as missing:
@@ -135,3 +135,9 @@ def _engines() -> Any:
         raise StoreNotOpened(
             f'a store in this process needs the service, and {missing.name} is not installed: pip install "oncelog[service]"'
         ) from missing
+    except RuntimeError as late:
+        if "shutdown" not in str(late):
+            raise
+        raise StoreNotOpened(
+            f"a store cannot be opened while the process ends ({late}): open it before, by a first call"
+        ) from late

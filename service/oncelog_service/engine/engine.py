@@ -14,7 +14,6 @@ client tries again are those of a service behind a port. What is different:
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import socket
 import threading
@@ -100,8 +99,7 @@ class Engine:
     def start(self) -> Self:
         """Opens the store and returns when requests are answered. Raises StoreError: it cannot be opened; OSError; RuntimeError:
         it runs already; Forked."""
-        aside(self.begin)
-        _made[self.address] = self
+        aside(partial(self._begin, made=True))
         try:
             aside(self.wait)
         except BaseException:
@@ -116,24 +114,37 @@ class Engine:
         Raises RuntimeError: it runs already, or no thread can be begun; StoreInUse: another engine of this process has it;
         OSError; Forked.
         """
+        self._begin(made=False)
+
+    def _begin(self, *, made: bool) -> None:
+        """``made``: by somebody who has all that name its store use it."""
         self._check_here()
-        with self._lock:
+        with self._lock, _stores.changing:
             if not self.ended(0):
                 raise RuntimeError("the engine runs already")
-            other = _begun.get(self.address)
+            other = _stores.begun.get(self.address)
             if other is not None and not other.ended(0):
                 raise StoreInUse(f"{self.address} is in use by another engine of this process")
             self._run = _Run.begun(self)
-            _begun[self.address] = self
+            _stores.begun[self.address] = self
+            if made:
+                _stores.made[self.address] = self
 
     def wait(self, seconds: float | None = None) -> None:
-        """Returns when requests are answered. Raises TimeoutError: not within so many seconds; else as :meth:`start`."""
+        """Returns when requests are answered.
+
+        Raises TimeoutError: not within so many seconds; EngineStopped: it answered once, and has ended; else as :meth:`start`.
+        """
         run = self._running
         if not run.ready.wait(seconds):
             raise TimeoutError(f"{self.address} is still being opened")
         if run.server is None:
-            run.thread.join()
-            raise run.failure or EngineStopped("the engine was ended while it began")
+            run.thread.join(seconds)
+            if run.thread.is_alive():
+                raise TimeoutError(f"{self.address} is still being closed")
+            if run.served or run.failure is None:
+                raise run.stopped()
+            raise run.failure
 
     def stop(self) -> None:
         """Answers what is under way, leaves snapshots, closes the store, and returns then. Twice is as once; in a forked child it
@@ -232,8 +243,8 @@ class Engine:
             )
 
     def _withdraw(self) -> None:
-        if _made.get(self.address) is self:
-            del _made[self.address]
+        if _stores.made.get(self.address) is self:
+            del _stores.made[self.address]
 
     def _end(self, how: Callable[[_Run], Callable[[], None]]) -> None:
         if forks.here() == self._home:
@@ -254,30 +265,42 @@ class Engine:
         """In the child: what the engine has is its parent's, and is kept as it is until this process ends.
 
         SQLite's destructor would take this for the last process that has the database open, and delete its write-ahead log;
-        LevelDB's waits for a thread that does not exist here.
+        LevelDB's waits for a thread that does not exist here. Neither runs: what the frames of such threads refer to is never
+        destroyed.
         """
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
         self._withdraw()
         if self._run is not None:
             self._run.let_go()
 
 
-_made: WeakValueDictionary[Address, Engine] = WeakValueDictionary()
-"""Those that were started here, and not stopped."""
+class _Stores:
+    """Which engine has which store."""
+
+    def __init__(self) -> None:
+        self.changing = threading.Lock()
+        """While one begins: a store has one."""
+        self.made: WeakValueDictionary[Address, Engine] = WeakValueDictionary()
+        """Those that somebody has started here, and not stopped."""
+        self.begun: WeakValueDictionary[Address, Engine] = WeakValueDictionary()
+        """The last one that was begun for a store, by whomever."""
+        forks.register(self)
+
+    def _after_fork(self) -> None:
+        """In the child: a thread of the parent may have held it."""
+        self.changing = threading.Lock()
 
 
-_begun: WeakValueDictionary[Address, Engine] = WeakValueDictionary()
-"""The last one that was begun for a store, by whomever."""
+_stores = _Stores()
 
 
 def engine_made_for(address: Address) -> Engine | None:
     """Finds the engine that somebody has started for a store."""
-    return _made.get(address)
+    return _stores.made.get(address)
 
 
 def engines_made() -> list[Engine]:
     """Lists all of this process that somebody has started and not stopped."""
-    return list(_made.values())
+    return list(_stores.made.values())
 
 
 class _Run:

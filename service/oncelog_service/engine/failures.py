@@ -40,6 +40,10 @@ def failure_of(error: Exception, address: Address) -> OncelogError:
         )
     if isinstance(error, UnknownFormat):
         return StoreNotOpened(f"{address}: {said}")
+    if isinstance(error, RuntimeError) and "thread" in said:
+        late = "shutdown" in said
+        out = "the process ends: open it before, by a first call" if late else "end some threads, or raise the limit (ulimit -u)"
+        return StoreNotOpened(f"{address} cannot be opened: {said}; {out}")
     cause: BaseException | None = error
     while cause is not None and not (isinstance(cause, OSError) and cause.errno):
         cause = cause.__cause__
@@ -57,7 +61,8 @@ def _in_use(address: Address) -> OncelogError:
     holder = None if pid is None else _command(pid)
     who = "another process" if pid is None else f"process {pid}" + (f" ({holder})" if holder else "")
     return StoreInUse(
-        f"{address} is in use by {who}, and one process owns a store: end that one, or have it serve all (oncelog serve)",
+        f"{address} is in use by {who}, and one process owns a store: end that one, or have a service own it (oncelog serve), "
+        "and name that one by its address, http://…",
         pid=pid,
         holder=holder,
     )

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from oncelog.errors import OncelogError
+from oncelog.errors import OncelogError, StoreInUse
 from oncelog.process import exits, forks
 from oncelog_service.engine.address import Address
 from oncelog_service.engine.engine import Engine, EngineStopped, engine_made_for, engines_made
@@ -52,7 +52,7 @@ class _Shared:
                 if self.engine.ended(0):
                     self.engine.begin()
                 self.engine.wait(left)
-            except TimeoutError:
+            except (TimeoutError, EngineStopped):
                 raise
             except Exception as error:
                 raise failure_of(error, self.address) from error
@@ -149,21 +149,29 @@ class Held:
 
     def open(self, seconds: float) -> None:
         """Has the engine run. Raises OncelogError: it cannot; TimeoutError: it is still being opened; EngineStopped."""
+        ends = time.monotonic() + seconds
         with _taken(self._lock, seconds) as left:
             if self._shared is None and self._made is None:
                 self._made = engine_made_for(self._address)
+            if self._made is None:
+                self._made = self._open_shared(left)
             if self._made is not None:
-                if not self._made.runs:
-                    raise EngineStopped(f"the engine of {self._address} does not run; whoever made it has ended it")
-                return
-            if self._shared is None:
-                self._shared = self._engines.use(self._address)
-            try:
-                self._shared.open(left)
-            except OncelogError:
-                shared, self._shared = self._shared, None
-                self._engines.leave(shared)
+                _await(self._made, max(0.0, ends - time.monotonic()))
+
+    def _open_shared(self, seconds: float) -> Engine | None:
+        """Opens the one that clients share; returns the one that somebody has started meanwhile."""
+        if self._shared is None:
+            self._shared = self._engines.use(self._address)
+        try:
+            self._shared.open(seconds)
+        except OncelogError as error:
+            shared, self._shared = self._shared, None
+            self._engines.leave(shared)
+            made = engine_made_for(self._address) if isinstance(error, StoreInUse) else None
+            if made is None:
                 raise
+            return made
+        return None
 
     def connect(self) -> object:
         """Returns the client's end of a new connection, a socket. Raises EngineStopped, Forked; OSError."""
@@ -201,6 +209,20 @@ def _taken(lock: threading.Lock, seconds: float) -> Iterator[float]:
         yield max(0.0, ends - time.monotonic())
     finally:
         lock.release()
+
+
+def _await(made: Engine, seconds: float) -> None:
+    """Returns when an engine that somebody has started answers. Raises as :meth:`Held.open`."""
+    if made.runs:
+        return
+    if made.ended(0):
+        raise EngineStopped(f"the engine of {made.address} does not run; whoever made it has ended it")
+    try:
+        made.wait(seconds)
+    except (TimeoutError, EngineStopped):
+        raise
+    except Exception as error:
+        raise failure_of(error, made.address) from error
 
 
 def _stop(engine: Engine) -> None:

@@ -81,7 +81,8 @@ class Server:
         self._pause_seconds = seconds
 
     def take(self, connected: socket.socket) -> None:
-        """Takes a connection that somebody has made; one that comes before :meth:`run`, or when it takes no more, is closed."""
+        """Takes a connection from within this process, which speaks plain HTTP whatever the port speaks; one that comes before
+        :meth:`run`, or when it takes no more, is closed."""
         if self._acceptor is None:
             connected.close()
         else:

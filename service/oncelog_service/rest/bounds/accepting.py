@@ -40,8 +40,8 @@ class Acceptor:
     def __init__(
         self, listener: socket.socket | None, shared: Shared, over: Callable[[HttpConnection], asyncio.Protocol]
     ) -> None:
-        """``over``: the protocol that the transport is given for a connection, itself or one below it. ``listener``: None, where
-        all are handed over."""
+        """``over``: the protocol that the transport of one from the socket is given, the connection itself or one below it.
+        ``listener``: None, where all are handed over."""
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._shared = shared
@@ -58,14 +58,17 @@ class Acceptor:
             self._listener.listen(_BACKLOG)
         self._listen()
 
-    def take(self, connected: socket.socket, address: str = "") -> None:
-        """Takes one that is connected already; from now on it is closed here."""
+    def take(self, connected: socket.socket) -> None:
+        """Takes one that is connected already, within this process: nothing of it passes anybody who could read along."""
+        self._take(connected, "", lambda connection: connection)
+
+    def _take(self, connected: socket.socket, address: str, over: Callable[[HttpConnection], asyncio.Protocol]) -> None:
+        """From now on it is closed here."""
         if self._closed:
             connected.close()
             return
         connected.setblocking(False)
-        connection = self._connection(address)
-        task = self._loop.create_task(self._begin(connection, connected))
+        task = self._loop.create_task(self._begin(self._connection(address), connected, over))
         self._beginning.add(task)
         task.add_done_callback(self._beginning.discard)
 
@@ -109,7 +112,7 @@ class Acceptor:
                     raise
                 self._await_descriptors(listener, error)
                 return False
-            self.take(accepted, address_of(peer[0]))
+            self._take(accepted, address_of(peer[0]), self._over)
         return True
 
     def _connection(self, address: str) -> HttpConnection:
@@ -126,8 +129,10 @@ class Acceptor:
             holder.give_way()
         return HttpConnection(shared, address, placed=True)
 
-    async def _begin(self, connection: HttpConnection, accepted: socket.socket) -> None:
-        protocol = self._over(connection)
+    async def _begin(
+        self, connection: HttpConnection, accepted: socket.socket, over: Callable[[HttpConnection], asyncio.Protocol]
+    ) -> None:
+        protocol = over(connection)
         try:
             await self._loop.connect_accepted_socket(lambda: protocol, accepted)
         except OSError:  # it has gone already
