@@ -18,7 +18,9 @@ import pytest
 
 from oncelog_service.storage.files.end_file import ROW_KEY, EndRow
 from oncelog_service.storage.files.leveldb_log import end_of_log, records
-from oncelog_service.storage.port import StoreDamaged, StoreError
+from oncelog_service.storage.format import KEY as FORMAT_KEY
+from oncelog_service.storage.format import put_format
+from oncelog_service.storage.port import Batch, StoreDamaged, StoreError
 from tests.storage.stores import IN_FILES, M, S, check_refused, files_of, keys_of, log_of, opened, write
 
 KEYS = [b"%06d" % number for number in range(400)]
@@ -125,6 +127,22 @@ DAMAGES = [("leveldb", each) for each in LEVELDB] + [("sqlite", each) for each i
 def test_a_store_that_is_not_whole_is_refused_and_left_as_it_is(kind: str, damage: str, path: Path) -> None:
     {**LEVELDB, **SQLITE}[damage](path)
     check_refused(kind, path)
+
+
+def test_damage_where_the_format_lies_is_found_before_leveldb_lays_anything_down(tmp_path: Path) -> None:
+    with closing(opened("leveldb", tmp_path)) as store:
+        batch = Batch()
+        put_format(batch)
+        for table in (M, S):
+            batch.put(table, KEYS[0], b"v" * 10_000)  # whatever table comes before and behind, the format has a block of its own
+        store.write([batch])
+    with closing(opened("leveldb", tmp_path)) as store:  # it is in a table now
+        write(store, S, KEYS[0])
+    table = max(tmp_path.glob("*.ldb"))
+    data = bytearray(table.read_bytes())
+    data[data.index(FORMAT_KEY)] ^= 1
+    table.write_bytes(data)
+    check_refused("leveldb", tmp_path)
 
 
 def test_writes_that_are_missing_within_a_log_are_damage(leveldb: Path) -> None:

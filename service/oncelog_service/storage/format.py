@@ -13,7 +13,8 @@ FORMAT = 1
 """Of what this version writes."""
 OLDEST = 1
 """Of what it still reads."""
-_KEY = b"format"
+KEY = b"format"
+"""Of its row in STORE_ID."""
 
 
 class UnknownFormat(StoreError):
@@ -22,12 +23,12 @@ class UnknownFormat(StoreError):
 
 def put_format(batch: Batch) -> None:
     """Says in which format a new store is."""
-    batch.put(Table.STORE_ID, _KEY, b"%08x" % FORMAT)
+    batch.put(Table.STORE_ID, KEY, b"%08x" % FORMAT)
 
 
 def check_format(store: Store) -> None:
     """Raises UnknownFormat: this version must not touch it; StoreError. A new store has none yet."""
-    data = store.get(Table.STORE_ID, _KEY)
+    data = store.get(Table.STORE_ID, KEY)
     if data is None:
         return
     try:

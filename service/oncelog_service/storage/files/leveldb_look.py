@@ -5,8 +5,8 @@ on without, and in both cases it deletes the files that it thinks nobody needs. 
 
 1. A directory is new only if it is empty. One that holds anything, and no CURRENT that names a manifest, was a store.
 2. LevelDB opens a directory elsewhere that holds a copy of the manifest and links to the tables, and no log: it checks the
-   manifest, that no table is gone, and tells the number of the newest write that is in a table. Elsewhere is where temporary
-   files go; where none can be written, a directory within that is gone again at the end.
+   manifest, that no table is gone, that the format can be read, and tells the number of the newest write that is in a table.
+   Elsewhere is where temporary files go; where none can be written, a directory within that is gone again at the end.
 3. The logs' records are read here (leveldb_log.py). Every write begins with its number, so those that are in no table must
    follow on it, one by one.
 4. The number of the last one is held against the file beside (end_file.py).
@@ -36,7 +36,8 @@ import plyvel
 from oncelog_service.storage.files.directory import sync
 from oncelog_service.storage.files.end_file import ROW_KEY, EndRow, Making, beside, check_number, read_end
 from oncelog_service.storage.files.leveldb_log import end_of_log, end_of_records
-from oncelog_service.storage.port import StoreDamaged
+from oncelog_service.storage.format import KEY as FORMAT_KEY
+from oncelog_service.storage.port import StoreDamaged, Table
 
 _COPY_PREFIX = "oncelog-look-"
 
@@ -149,6 +150,7 @@ def _end_row_in_tables(path: Path, place: Path | None, manifest: Path, end: int)
         os.truncate(copy / manifest.name, end)
         try:
             with closing(plyvel.DB(str(copy), paranoid_checks=True)) as tables:
+                tables.get(Table.STORE_ID.value + FORMAT_KEY, verify_checksums=True)  # whoever opens the store reads it next
                 data = tables.get(ROW_KEY, verify_checksums=True)
         except plyvel.CorruptionError as error:
             raise StoreDamaged(f"{path}: {str(error).replace(name, str(path))}") from error
