@@ -138,10 +138,10 @@ def test_damage_where_the_format_lies_is_found_before_leveldb_lays_anything_down
         store.write([batch])
     with closing(opened("leveldb", tmp_path)) as store:  # it is in a table now
         write(store, S, KEYS[0])
-    table = max(tmp_path.glob("*.ldb"))
-    data = bytearray(table.read_bytes())
+    file = max(tmp_path.glob("*.ldb"))
+    data = bytearray(file.read_bytes())
     data[data.index(FORMAT_KEY)] ^= 1
-    table.write_bytes(data)
+    file.write_bytes(data)
     check_refused("leveldb", tmp_path)
 
 
