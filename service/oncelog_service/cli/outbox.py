@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import unquote, urlsplit
 
 import typer
 from rich.progress import Progress
@@ -221,10 +222,13 @@ def _engine(database: str) -> Engine:
 
 def _missing_file(engine: Engine) -> str | None:
     """The file of SQLite that is not there, and would be made by opening it."""
-    path = engine.url.database if engine.dialect.name == "sqlite" else None
-    if not path or path == ":memory:" or path.startswith("file:") or Path(path).exists():
+    if engine.dialect.name != "sqlite":
         return None
-    return path
+    [(name, *_), options] = engine.dialect.create_connect_args(engine.url)
+    if options.get("uri"):
+        uri = urlsplit(name)
+        name = ":memory:" if "mode=memory" in uri.query.split("&") else unquote(uri.path)
+    return None if name in ("", ":memory:") or Path(name).exists() else name
 
 
 def _refused(session: Session, code: str, detail: str) -> typer.Exit:

@@ -98,6 +98,8 @@ def test_a_database_that_cannot_be_used_is_a_sentence(engine: Engine, url: str, 
         nowhere: ("database_failed", 1),
         f"sqlite:///{tmp_path}/none/x.db": ("database_failed", 1),
         f"sqlite:///{tmp_path}/misspelt.db": ("database_failed", 1),
+        f"sqlite:///file:{tmp_path}/misspelt.db?uri=true": ("database_failed", 1),
+        f"sqlite:///file:{tmp_path}/misspelt.db?mode=rwc&uri=true": ("database_failed", 1),
         f"oracle://me:{secret}@host/x": ("driver_missing", 1),
         f"{secret}": (None, 2),
         f"nothing://me:{secret}@host/x": (None, 2),
@@ -108,7 +110,10 @@ def test_a_database_that_cannot_be_used_is_a_sentence(engine: Engine, url: str, 
         assert secret not in failed.output
         if code is not None:
             assert json.loads(failed.stderr)["code"] == code
-    assert not (tmp_path / "misspelt.db").exists()
+    assert not list(tmp_path.glob("*misspelt*"))
+    (tmp_path / "there.db").touch()
+    there = run("outbox", "status", f"sqlite:///file:{tmp_path}/there.db?uri=true", "--name", "orders", "--json", url=url)
+    assert json.loads(there.stderr)["code"] == "no_outbox"
     assert run("outbox", "relay", str(engine.url), "--name", "a/b", url=url).exit_code == 2
     none = run("outbox", "status", str(engine.url), "--table", "nothing", "--name", "orders", "--json", url=url)
     assert (none.exit_code, json.loads(none.stderr)["code"]) == (1, "no_outbox")
