@@ -585,6 +585,21 @@ def test_a_backup_leaves_what_is_to_stay_free_or_ends_and_takes_away_what_it_bro
         backup(archive, store)
 
 
+def test_the_copy_that_is_made_beside_a_database_leaves_what_is_to_stay_free_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of what lies in its write-ahead log alone."""
+    archive, floor = Archive(tmp_path / "archive", 10**12), 10**12
+    free = {tmp_path / "data": floor + 500_000}
+    monkeypatch.setattr(directory, "free_bytes", lambda path: free.get(path, 10**13))
+    with closing(store_opener(f"sqlite://{tmp_path}/data/database")()) as store:
+        put(store, 0, 1_000)
+        with pytest.raises(BackupHasNoRoom, match="min_free_bytes"):
+            backup(archive, store)
+        free.clear()
+        backup(archive, store)
+
+
 @pytest.mark.parametrize("files", [3, *(pytest.param(each, marks=pytest.mark.wide) for each in (0, 1, 6))])
 def test_a_command_that_is_killed_leaves_no_backup_and_the_next_one_is_whole(
     files: int, tmp_path: Path, store: Store, archive: Archive

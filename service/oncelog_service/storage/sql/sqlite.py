@@ -278,7 +278,9 @@ class SqliteDatabase:
     @contextmanager
     def staged(self, least_free: int = 0) -> Iterator[Staged]:
         # One step of SQLite's own backup is one state of the database; the writer goes on, into the write-ahead log.
-        check_room(self._path.parent, self._path.stat().st_size, least_free)
+        log = _wal(self._path)  # the newest of the database lies in it alone
+        size = self._path.stat().st_size + (log.stat().st_size if log.exists() else 0)
+        check_room(self._path.parent, size, least_free)
         with tempfile.TemporaryDirectory(prefix=self._path.name + _COPY, dir=self._path.parent) as name:
             copy = Path(name) / SQLITE_NAME
             try:

@@ -240,7 +240,7 @@ class SqlStore:
                 self._database.scrub()
 
     def staged(self, least_free: int = 0) -> AbstractContextManager[Staged] | None:
-        return self._database.staged()
+        return self._database.staged(least_free)
 
     def look(self) -> None:
         with self._reading():
