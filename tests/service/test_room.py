@@ -185,12 +185,30 @@ async def test_what_was_taken_in_counts_for_a_roll_back_and_the_other_way_round(
     assert admits(room, FLOOR // 8)
 
 
+async def test_where_there_is_room_the_store_is_asked_now_and_then_for_what_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(bounds, "_TIDIED_AFTER", 3)
+    asked, heard, loop = list[tuple[bool, bool]](), asyncio.Event(), asyncio.get_running_loop()
+
+    def reclaim(thorough: bool, only_much: bool) -> None:
+        asked.append((thorough, only_much))
+        loop.call_soon_threadsafe(heard.set)
+
+    making = asyncio.ensure_future(make(told(FLOOR * 9), reclaim))
+    try:
+        await asyncio.wait_for(heard.wait(), 60)
+    finally:
+        making.cancel()
+    assert set(asked) == {(False, True)}
+
+
 async def test_a_roll_back_without_room_has_the_store_asked_for_some_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(bounds, "_TIDIED_AFTER", 10**9)
     room, asked, heard, loop = told(FLOOR * 9), list[bool](), asyncio.Event(), asyncio.get_running_loop()
 
-    def reclaim(thorough: bool) -> None:
-        asked.append(thorough)
+    def reclaim(thorough: bool, only_much: bool) -> None:
+        asked.append(thorough or only_much)
         loop.call_soon_threadsafe(heard.set)
 
     making = asyncio.ensure_future(make(room, reclaim))

@@ -61,6 +61,26 @@ def test_what_was_deleted_is_given_back_and_what_was_not_stays(
             assert [key for key, _ in rows] == [LARGE[table][1] + row_id(at, 0) for at in range(ROWS // 10)]
 
 
+def test_what_holds_up_reading_is_given_back_wherever_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else whoever looks at the log before it passes over all that was deleted, with every look."""
+    with closing(filled(tmp_path / "data", Table.MESSAGE)) as store:
+        delete(store, Table.MESSAGE)
+        batch = Batch()
+        for at in range(ROWS // 10):
+            batch.rewrite(Table.MESSAGE, KEPT + row_id(at, 0), b"rolled back")  # while the log is as large as it likes
+        store.write([batch])
+        store.reclaim(False, only_much=True)
+        assert used(tmp_path / "data") > 10 * MIB, "that is not much"
+        monkeypatch.setattr(leveldb, "_MUCH", 10 * MIB)
+        store.reclaim(False, only_much=True)
+        assert used(tmp_path / "data") > 10 * MIB, "nothing more was deleted"
+        delete(store, Table.MESSAGE)
+        store.reclaim(False, only_much=True)
+        assert used(tmp_path / "data") < 5 * MIB
+        with closing(store.scan(Table.MESSAGE, b"", END)) as rows:
+            assert [key for key, _ in rows] == [KEPT + row_id(at, 0) for at in range(ROWS // 10)]
+
+
 def test_what_lay_deeper_than_leveldb_looked_is_given_back(tmp_path: Path) -> None:
     with closing(filled(tmp_path / "data", Table.MESSAGE)) as store:
         delete(store, Table.MESSAGE)
@@ -147,7 +167,7 @@ def test_what_is_noted_as_gone_is_gone_by_then_so_that_no_merge_comes_too_early(
         batch = Batch()
         batch.put(Table.MESSAGE, key, b"before")
         store.write([batch])
-        monkeypatch.setattr(store, "_note_gone", lambda keys: seen.extend(store.get(*each) for each in keys))
+        monkeypatch.setattr(store, "_note_gone", lambda *keys: seen.extend(store.get(*each) for some in keys for each in some))
         batch = Batch()
         if rewritten:
             batch.rewrite(Table.MESSAGE, key, b"behind")

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from itertools import count
 from math import inf
 from typing import Literal
 
@@ -30,6 +31,8 @@ _log = logging.getLogger(__name__)
 State = Literal["ok", "low", "full"]
 
 LOOK_SECONDS = 1.0
+_TIDIED_AFTER = 30
+"""Looks."""
 _COPIES = 2
 """What is admitted lies in LevelDB's log and in a table before the log goes, in SQLite's log and in its file. What it takes to
 merge tables is a part of the floor."""
@@ -154,15 +157,16 @@ async def look(room: Room, free_bytes: Callable[[], int | None], drained: Callab
     room.looked(inf if free is None else free, on_disk)
 
 
-async def make(room: Room, reclaim: Callable[[bool], None]) -> None:
-    """Have the store give the disk back what was deleted, again and again while there is little room, until cancelled.
+async def make(room: Room, reclaim: Callable[[bool, bool], None]) -> None:
+    """Have the store give the disk back what was deleted, again and again while there is little room, and now and then where that
+    is much, until cancelled.
 
-    ``reclaim``: runs on a thread; True: of whatever was ever deleted. Raises as it does.
+    ``reclaim``: runs on a thread; True: of whatever was ever deleted, and: only where it is much. Raises as it does.
     """
-    while True:
+    for looks in count(1):
         await asyncio.sleep(LOOK_SECONDS)
-        if room.is_wanted:
-            await asyncio.to_thread(reclaim, room.state == "full")
+        if room.is_wanted or looks % _TIDIED_AFTER == 0:
+            await asyncio.to_thread(reclaim, room.state == "full", not room.is_wanted)
 
 
 async def watch(room: Room, free_bytes: Callable[[], int | None], drained: Callable[[], Awaitable[None]]) -> None:

@@ -91,7 +91,7 @@ class MemoryStore:
     def free_bytes(self) -> int | None:
         return None if self.disk.free is None else self.disk.free()
 
-    def reclaim(self, thorough: bool) -> None:
+    def reclaim(self, thorough: bool, only_much: bool = False) -> None:
         pass
 
     def lease_table(self) -> None:

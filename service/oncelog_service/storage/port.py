@@ -351,9 +351,10 @@ class Store(Protocol):
         """
         ...
 
-    def reclaim(self, thorough: bool) -> None:
+    def reclaim(self, thorough: bool, only_much: bool = False) -> None:
         """Gives the disk back what messages and payloads still take that were deleted or rewritten, where that would not happen
-        by itself as long as nothing is written. ``thorough``: also what was before this opening. Called again and again, it does
+        by itself as long as nothing is written. ``thorough``: also what was before this opening; ``only_much``: of
+        deleted messages, where they are so much that reading is held up. Called again and again, it does
         nothing when nothing was deleted or rewritten since. Blocks, maybe for long; a close waits for a part of it. Raises
         StoreError."""
         ...

@@ -73,8 +73,8 @@ class SealedStore:
     def size_bytes(self) -> int:
         return self.inner.size_bytes()
 
-    def reclaim(self, thorough: bool) -> None:
-        self.inner.reclaim(thorough)
+    def reclaim(self, thorough: bool, only_much: bool = False) -> None:
+        self.inner.reclaim(thorough, only_much)
 
     def lease_table(self) -> LeaseTable | None:
         return self.inner.lease_table()

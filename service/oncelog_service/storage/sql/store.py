@@ -254,7 +254,7 @@ class SqlStore:
         with self._reading():
             return self._database.free_bytes()
 
-    def reclaim(self, thorough: bool) -> None:
+    def reclaim(self, thorough: bool, only_much: bool = False) -> None:
         pass  # what deleted rows took is written to again, and counted as free
 
     def lease_table(self) -> LeaseTable | None:
