@@ -22,7 +22,7 @@ from oncelog_service.cli.frame.ending import forget_stdout
 from oncelog_service.cli.output import Output
 
 if TYPE_CHECKING:
-    from oncelog.client import Client
+    from oncelog.api.api import Api
 
 PATIENCE_SECONDS = 1.0
 """How long a short command tries again. People wait for it; 15 s of silence, the SDK's, would be no answer."""
@@ -98,7 +98,7 @@ CONNECTION: Mapping[str, Any] = {
 class Session:
     """One run of a command."""
 
-    client: Client
+    client: Api
     namespace: str
     out: Output
     token: str | None = field(default=None, repr=False)
@@ -166,13 +166,13 @@ def connection_of(options: Mapping[str, str | None]) -> Connection:
         raise typer.BadParameter(str(error)) from None
 
 
-def opened(connection: Connection, patience: float) -> tuple[Client, str | None]:
+def opened(connection: Connection, patience: float) -> tuple[Api, str | None]:
     """A client of the service, and the token that it carries. Raises BadParameter."""
-    from oncelog.client import Client
+    from oncelog.api.api import Api
 
     try:
         token = connection.token()
-        return Client(connection.url, token=token, retry=patience), token
+        return Api(connection.url, token=token, retry=patience), token
     except ValueError as error:
         about = connection.choices["url" if "URL" in str(error) else "token" if "token" in str(error).lower() else "ca"]
         raise typer.BadParameter(str(error), param_hint=about.named or None) from error

@@ -70,7 +70,7 @@ def test_those_that_run_for_long_wait_for_a_service_that_restarts(monkeypatch: p
         patience.append(retry)
         raise ValueError
 
-    monkeypatch.setattr("oncelog.client.Client", client)
+    monkeypatch.setattr("oncelog.api.api.Api", client)
     for arguments in (["publish", "t"], ["read", "t"], ["topic", "list"]):
         assert run(*arguments).exit_code == 2
     assert patience == [RETRY_SECONDS, RETRY_SECONDS, session.PATIENCE_SECONDS]

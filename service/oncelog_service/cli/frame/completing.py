@@ -19,7 +19,7 @@ from oncelog_service.cli.frame.connection import OPTIONS, STORES, Connection, ch
 from oncelog_service.cli.frame.contexts import load, path_of
 
 if TYPE_CHECKING:
-    from oncelog.client import Client
+    from oncelog.api.api import Api
 
 VARIABLE = "_ONCELOG_COMPLETE"
 """Set where the shell asks."""
@@ -29,7 +29,7 @@ MOST = 1_000
 _PLAIN = re.compile(r"[A-Za-z0-9_.:@=-]+", re.ASCII)
 """What names consist of. A shell may be given nothing else: zsh reads what it gets as a program."""
 
-Ask = Callable[["Client", str], Sequence[str]]
+Ask = Callable[["Api", str], Sequence[str]]
 
 
 def answer(command: Callable[[], Any]) -> NoReturn:
@@ -100,11 +100,11 @@ def _asked(ctx: typer.Context, incomplete: str, ask: Ask) -> list[str]:
         return []
 
 
-def _client(connection: Connection) -> Client:
-    from oncelog.client import Client
+def _client(connection: Connection) -> Api:
+    from oncelog.api.api import Api
 
     os.environ.update(connection.variables())
-    return Client(connection.url, token=connection.token(), timeout=SECONDS, retry=0)
+    return Api(connection.url, token=connection.token(), timeout=SECONDS, retry=0)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 import oncelog
-from oncelog import Client
+from oncelog.api.api import Api
 from oncelog.errors import CertificateRefused, ConnectionFailed, NotAllowed, OncelogError, Unauthorized
 from oncelog.http.credentials import shown
 from oncelog.wire.overview import SEVERITIES, Alarm, Overview
@@ -108,7 +108,7 @@ def _settings() -> Settings | None:
 # --- the service
 
 
-def _of_service(client: Client) -> tuple[str | None, Overview | None, list[Alarm]]:
+def _of_service(client: Api) -> tuple[str | None, Overview | None, list[Alarm]]:
     """Why it does not answer – None: it does –, what it tells – None: nothing –, and what is wrong with it."""
     began_ms = time.time() * 1000
     try:
@@ -121,7 +121,7 @@ def _of_service(client: Client) -> tuple[str | None, Overview | None, list[Alarm
     return None, overview, [*overview.alarms, *_beside(overview, began_ms, ended_ms)]
 
 
-def _refused(client: Client, error: OncelogError) -> Alarm:
+def _refused(client: Api, error: OncelogError) -> Alarm:
     docs = "access.md#tokens"
     if isinstance(error, CertificateRefused):
         parts, docs = urlsplit(client.url), "operating.md#tls"

@@ -17,7 +17,8 @@ from uuid import uuid4
 
 import typer
 
-from oncelog import Client, Producer, Reader
+from oncelog import Producer, Reader
+from oncelog.api.api import Api
 from oncelog.errors import OncelogError, TopicNotFound
 from oncelog_service.cli.messages.bars import telling
 from oncelog_service.cli.session import Session, command, said_once
@@ -154,7 +155,7 @@ def _notes(url: str, found: Sequence[tuple[str, Measured]]) -> Iterator[str]:
 class Bench:
     """The measurements, on one topic."""
 
-    client: Client
+    client: Api
     name: str
     namespace: str
     seconds: float
