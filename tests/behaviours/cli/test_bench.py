@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog import Client, Producer
+from oncelog.api.api import Api
 from oncelog.errors import ResponseTimeout
 from oncelog_service.cli.messages import bench
 from oncelog_service.cli.messages.bench import Measured, histogram
@@ -93,7 +94,7 @@ def test_a_topic_that_may_be_somebody_elses_is_not_deleted(
         create(*given, **named)
         raise ResponseTimeout("no answer within 30 s")
 
-    monkeypatch.setattr(Client, "create_topic", lost)
+    monkeypatch.setattr(Api, "create_topic", lost)
     assert run("bench", *words, url=running.url).exit_code == 3
     assert _topics(running.url) == ([] if is_deleted else ["theirs"])
 

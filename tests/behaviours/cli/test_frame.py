@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from oncelog import Client, Producer, errors
+from oncelog.api.api import Api
 from oncelog.errors import ResponseTimeout
 from oncelog_service.cli import COMMANDS
 from oncelog_service.cli.frame import codes
@@ -191,7 +192,7 @@ def test_what_only_reads_never_may_have_been_done(client: Client, monkeypatch: p
         raise ResponseTimeout("no answer within 30 s")
 
     for call in ("topics", "overview", "namespaces", "delete_topic"):
-        monkeypatch.setattr(Client, call, late)
+        monkeypatch.setattr(Api, call, late)
     for words in (("topic", "list"), ("top", "--once"), ("status",), ("verify",)):
         told = run(*words, url=client.url)
         assert (told.exit_code, told.stderr) == (3, "error: no answer within 30 s [response_timeout]\n"), words
@@ -204,7 +205,7 @@ def test_a_bug_is_a_sentence_too(client: Client, monkeypatch: pytest.MonkeyPatch
     def broken(*_: object) -> Any:
         raise KeyError("what")
 
-    monkeypatch.setattr(Client, "topics", broken)
+    monkeypatch.setattr(Api, "topics", broken)
     ended = run("topic", "list", url=client.url)
     assert (ended.exit_code, ended.stderr.count("\n"), "KeyError: 'what'" in ended.stderr) == (codes.BUG, 1, True)
     assert isinstance(run("topic", "list", url=client.url, env={"ONCELOG_TRACEBACK": "1"}).exception, KeyError)
@@ -393,6 +394,8 @@ def test_bash_completes_commands_options_and_names(client: Client, tmp_path: Pat
         ("oncelog publish --producer ", []),
         ("oncelog read t --subscription ", ["billing"]),
         ("oncelog -c ", ["staging"]),
+        ("oncelog --context=", ["staging"]),
+        ("oncelog -j --namespace=x --context=st", ["staging"]),
         ("oncelog topic -c sta", ["staging"]),
         (f"oncelog -u {client.url} -N def", ["default"]),
         ("oncelog -u ", []),
@@ -410,16 +413,17 @@ def test_bash_completes_commands_options_and_names(client: Client, tmp_path: Pat
 def test_the_other_shells_ask_for_the_same(shell: str, client: Client) -> None:
     script = run("completion", shell).stdout
     assert f"_ONCELOG_COMPLETE=complete_{shell}" in script
-    environment = {"_ONCELOG_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "oncelog topic show t"}
-    environment["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
-    with process(url=client.url, **environment) as running:
-        told, said = running.communicate(timeout=PATIENCE)
-    assert (running.returncode, said) == (0, b"")
-    assert re.search(rb"\bt\b", told)
+    for line, offered in (("oncelog topic show t", rb"\bt\b"), ("oncelog --namespace=def", rb"\bdefault\b")):
+        environment = {"_ONCELOG_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": line}
+        environment["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
+        with process(url=client.url, **environment) as running:
+            told, said = running.communicate(timeout=PATIENCE)
+        assert (running.returncode, said) == (0, b"")
+        assert re.search(offered, told)
 
 
 def test_names_that_a_shell_could_take_for_more_are_not_offered(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Client, "topics", lambda *_: ["good", "g$(touch x)", "g h", "g;i"])
+    monkeypatch.setattr("oncelog.api.api.Api.topics", lambda *_: ["good", "g$(touch x)", "g h", "g;i"])
     environment = {"_ONCELOG_COMPLETE": "complete_bash", "COMP_WORDS": "oncelog topic show g", "COMP_CWORD": "3"}
     assert run(url=client.url, env=environment).stdout == "good\n"
 

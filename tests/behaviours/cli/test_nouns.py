@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from oncelog import Client, Consumer, Producer, Reader
+from oncelog.api.api import Api
 from oncelog.wire.models import Topic
 from oncelog.wire.requests import CommitRequest, Part, PublishRequest
 from tests.behaviours.cli.support import interrupted, process, run, value
@@ -122,7 +123,7 @@ def test_what_somebody_else_changes_meanwhile_is_kept(client: Client, monkeypatc
             self.update_topic("shared", seen.properties | change)
         return seen
 
-    monkeypatch.setattr(Client, "topic", looked)
+    monkeypatch.setattr(Api, "topic", looked)
     check(client, ("topic update shared --ttl 90", 0))
     kept = {"ttl": "90", "transactional": "none", "deduplication": "false", "generation": "1"}
     assert look(client, "shared").properties == kept

@@ -28,6 +28,7 @@ SECONDS = 1.0
 MOST = 1_000
 _PLAIN = re.compile(r"[A-Za-z0-9_.:@=-]+", re.ASCII)
 """What names consist of. A shell may be given nothing else: zsh reads what it gets as a program."""
+_JOINED = re.compile(r"(?<=\s)(--[a-z-]+)=(\S*)$")
 
 Ask = Callable[["Api", str], Sequence[str]]
 
@@ -37,9 +38,19 @@ def answer(command: Callable[[], Any]) -> NoReturn:
     from typer.completion import completion_init  # type: ignore[attr-defined]
 
     completion_init()
+    _part_from_its_value()
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stderr(nowhere), suppress(Exception):
         command()
     raise SystemExit(0)
+
+
+def _part_from_its_value() -> None:
+    """Has `--context=pr` at the end of the line be two words: of options before a command typer takes the first part away."""
+    for name in ("COMP_WORDS", "_TYPER_COMPLETE_ARGS"):  # of bash; of zsh and fish
+        line, found = _JOINED.subn(r"\1 \2", os.environ.get(name, ""))
+        if found:
+            os.environ[name] = line
+            os.environ["COMP_CWORD"] = str(int(os.environ.get("COMP_CWORD", 0)) + 1)
 
 
 def contexts(ctx: typer.Context, incomplete: str) -> list[str]:
