@@ -265,10 +265,27 @@ def test_what_was_put_in_the_place_of_a_context_while_it_was_asked_about_stays(
     assert load(config) == other
 
 
-@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://x:0", "http://x:99999", "http://["])
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://x:0", "http://x:99999", "http://[", "http://a b"])
 def test_what_is_no_address_is_kept_under_no_name(url: str, config: Path) -> None:
     ended = run("context", "add", "c", url)
     assert (ended.exit_code, "not the URL of a service" in ended.stderr, config.exists()) == (2, True, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--namespace", "a b"], "not 'a b'"),
+        (["--ca", "nowhere"], "nowhere"),
+        (["--cert", "nowhere"], "nowhere"),
+        (["--token-file", "nowhere"], "nowhere cannot be read: No such file"),
+        (["--token-file", __file__], "is no single line of text"),
+        (["--ca", __file__], "no certificate"),
+    ],
+)
+def test_what_could_not_be_used_is_kept_under_no_name(words: list[str], says: str, config: Path) -> None:
+    ended = run("context", "add", "c", "https://x", *words)
+    assert (ended.exit_code, ended.stderr.count("\n"), config.exists()) == (2, 1, False)
+    assert says in ended.stderr
 
 
 def test_a_service_that_is_started_heeds_no_context(config: Path) -> None:

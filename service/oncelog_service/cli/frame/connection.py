@@ -117,7 +117,8 @@ def check_url(text: str) -> None:
     for each in text.split(","):
         try:
             parts = urlsplit(each)
-            good = parts.scheme in STORES or (parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0)
+            named = bool(parts.hostname) and len(each.split()) == 1
+            good = parts.scheme in STORES or (parts.scheme in ("http", "https") and named and parts.port != 0)
         except ValueError:
             good = False
         if not good:

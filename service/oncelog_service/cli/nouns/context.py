@@ -14,11 +14,23 @@ import typer
 from oncelog.http.credentials import shown
 from oncelog_service.cli.frame import completing
 from oncelog_service.cli.frame.codes import CONFLICT
-from oncelog_service.cli.frame.connection import Choice, Connection, check_url, service_url
+from oncelog_service.cli.frame.connection import Choice, Connection, check_url, chosen, service_url
 from oncelog_service.cli.frame.contexts import BadContexts, Context, Contexts, change, checked, load, open_to_others, path_of
 from oncelog_service.cli.frame.lazy import noun
 from oncelog_service.cli.output import Output
-from oncelog_service.cli.session import CONNECTION, Ca, Cert, CertKey, Json, Namespace, as_command, confirm, connection_of, option
+from oncelog_service.cli.session import (
+    CONNECTION,
+    Ca,
+    Cert,
+    CertKey,
+    Json,
+    Namespace,
+    as_command,
+    confirm,
+    connection_of,
+    opened,
+    option,
+)
 
 group = noun()
 
@@ -52,12 +64,18 @@ def add(
     as_json: Json = False,
 ) -> None:
     """Keep a service under a name, in a file that only you can read."""
+    from oncelog.wire.models import NAMESPACE_PATTERN  # which builds them all
+
     secret = _line() if token == "-" else token
     with _sentences():
         files = {"token_file": token_file, "ca": ca, "cert": cert, "cert_key": cert_key}
         absolute = {key: each and str(Path(each).expanduser().absolute()) for key, each in files.items()}
         context = checked(name, Context(service_url(url), secret, **absolute, namespace=namespace))
         check_url(context.url)
+        if namespace is not None and not NAMESPACE_PATTERN.fullmatch(namespace):
+            raise BadContexts(f"a namespace's name is 1 to 249 of the characters A-Z a-z 0-9 _, not {namespace!r}")
+        with opened(chosen({"context": name}, {}, lambda: Contexts({name: context})), 0):
+            pass  # its files can be read, and are what they should be
 
         def added(contexts: Contexts) -> Contexts:
             if name in contexts.known and not replace:
