@@ -67,10 +67,11 @@ async def _of_instances(service: Service) -> list[Metric]:
         membership = service.membership
         alive = len(membership.alive[1])
         if membership.vanished:
-            missing = len(membership.missing(*await membership.overview()))
+            async with service.reading():
+                missing = len(membership.missing(*await membership.overview()))
     except NotSupported:
         pass
-    except StorageUnavailable:
+    except (StorageUnavailable, TimeoutError):
         return []
     return [
         GAUGE("oncelog_instances", "Instances over the store that are alive", alive),

@@ -179,7 +179,7 @@ async def _told(service: Service, pointers: list[int]) -> tuple[dict[int, Transa
     states: dict[int, TransactionState] = {}
     told: dict[int, TransactionStatus] = {}
     with suppress(OncelogError, TimeoutError):
-        async with asyncio.timeout(_PATIENCE_SECONDS):
+        async with service.reading(), asyncio.timeout(_PATIENCE_SECONDS):
             states = await service.topics.states(pointers)
             for pointer in pointers:
                 if states.get(pointer) == "in_progress":

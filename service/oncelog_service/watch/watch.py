@@ -158,10 +158,10 @@ class Watch:
         async with self._looking:
             now = self._service.clock.monotonic()
             if self._around is None or not 0 <= now - self._around[0] < _FRESH_SECONDS:
-                try:
-                    around = await look_around(membership, ask, self._service.clock)
-                except StorageUnavailable:
-                    around = Around()
+                around = Around()
+                with suppress(StorageUnavailable, TimeoutError):
+                    async with self._service.reading():
+                        around = await look_around(membership, ask, self._service.clock)
                 self._around = now, around
             return self._around[1]
 
