@@ -11,6 +11,7 @@ from oncelog.errors import MessagesExpired, OffsetOutOfRange, StaleMessageId
 from oncelog.wire.models import TopicAsked
 from oncelog_service.clock import SystemClock
 from oncelog_service.log.judgements import Judgement, judged, judged_at
+from oncelog_service.log.keep import expiry
 from tests.rest.talk import Topic, assert_problem
 from tests.world.house import HOUR, SECOND, House
 from tests.world.service import RunningService, running_service
@@ -77,6 +78,29 @@ def test_what_had_expired_at_a_clean_stop_stays_so_although_nobody_looked(house:
     house.clock.advance(-HOUR)
     house.restart()
     assert topic.payloads() == []
+
+
+def test_topics_younger_than_their_ttl_are_not_looked_at_for_what_has_expired_and_are_closed_in_a_few_writes(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who takes hundreds of them over waits for the stop of the one who had them."""
+    topics = [house.make(f"t{number}", ttl="60") for number in range(30)]
+    for topic in topics:
+        topic.publish("one")
+    behind, looks = expiry._behind, list[bytes]()
+    monkeypatch.setattr(expiry, "_behind", lambda store, prefix, *rest: (looks.append(prefix), behind(store, prefix, *rest))[1])
+    house.clock.advance(59 * SECOND + 999)
+    assert all(topic.payloads() == ["one"] for topic in topics)
+    before = house.disk.writes
+    house.restart()
+    assert house.disk.writes - before < 10
+    assert all(topic.payloads() == ["one"] for topic in topics)
+    assert looks == []
+    house.clock.advance(1)
+    assert topics[0].payloads() == []
+    house.clock.advance(-HOUR)
+    house.crash()
+    assert topics[0].payloads() == []
 
 
 def test_what_is_published_behind_a_change_of_the_ttl_lives_although_the_clock_is_set_back(house: House) -> None:

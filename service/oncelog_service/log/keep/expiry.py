@@ -65,8 +65,9 @@ class Expiry:
         self._clock = topic.clock
         self._judgements = judgements
         self._durable = judgements
-        self._oldest = b""
-        """There is no row before this key that no judgement on disk has expired: mostly that is known without looking."""
+        self._oldest = timestamp_prefix(topic.row.created)
+        """There is no row before this key that no judgement on disk has expired: mostly that is known without looking. None is
+        older than its topic."""
 
     def living(self) -> Living:
         """What lives now."""
