@@ -190,6 +190,44 @@ def test_who_is_idle_gives_way_before_who_is_in_a_head(tmp_path: Path) -> None:
         assert read_answer(half[0].makefile("rb"))[0] == 200
 
 
+PUBLISH = head("POST", "/v1/namespaces/default/topics/t/publish", "content-type: application/json")[:-2]
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        PUBLISH + b"content-length: 1000\r\n\r\n{",
+        PUBLISH + b"content-length: 1000\r\nexpect: 100-continue\r\n\r\n",
+        PUBLISH + b"transfer-encoding: chunked\r\n\r\n1;a=",
+        PUBLISH + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nx: ",
+    ],
+    ids=["body", "continue", "chunk", "trailer"],
+)
+def test_who_sends_a_body_too_slowly_gives_way(tmp_path: Path, begun: bytes) -> None:
+    with served(tmp_path, max_connections=4, body_timeout_seconds=600) as service, ExitStack() as stack:
+        Topic(service.url).session.close()
+        until(lambda: metric(service, "oncelog_connections") == 1, "this one alone")
+
+        def all_have_begun() -> bool:
+            stack.close()
+            for _ in range(4):
+                stack.enter_context(connect(service, "127.0.0.2")).sendall(begun)
+            time.sleep(0.1)
+            return answered_to(service, "127.0.0.1") is None
+
+        until(all_have_begun, "every place is taken")
+        until(lambda: answered_to(service, "127.0.0.1") == 200, "another one is served")
+
+
+def test_who_owes_the_rest_of_a_body_that_was_refused_gives_way(tmp_path: Path) -> None:
+    with served(tmp_path, max_connections=4, body_timeout_seconds=600) as service, ExitStack() as stack:
+        for _ in range(4):
+            refused = stack.enter_context(connect(service, "127.0.0.2"))
+            refused.sendall(head("POST", POLL, "content-type: text/plain", "content-length: 1000") + b"{")
+            assert read_answer(refused.makefile("rb"))[0] == 415
+        assert answered_to(service, "127.0.0.1") == 200
+
+
 def test_a_flood_of_connections_that_come_and_go_is_survived(tmp_path: Path) -> None:
     with served(tmp_path, files=128) as service:
         Topic(service.url)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog_service.rest.bounds.pace import Pace
-from oncelog_service.rest.bounds.places import Places, Waits, address_of, places_for, told_for
+from oncelog_service.rest.bounds.places import Awaited, Places, Waits, address_of, places_for, told_for
 from oncelog_service.traffic import Traffic
 
 
@@ -26,11 +26,11 @@ class Held:
 
 
 def idle(address: str, due: float) -> Held:
-    return Held(address, Waits(False, due))
+    return Held(address, Waits(Awaited.REQUEST, due))
 
 
 def in_a_head(address: str, due: float) -> Held:
-    return Held(address, Waits(True, due))
+    return Held(address, Waits(Awaited.HEAD, due))
 
 
 def places(held: list[Held], all_of_them: int = 100, of_one: int = 50) -> Places:
@@ -52,11 +52,12 @@ def gone(found: Places, held: list[Held], address: str | None = None) -> list[He
     return order
 
 
-def test_the_longest_idle_goes_first_then_who_is_in_a_head_and_never_one_with_something_under_way() -> None:
+def test_the_longest_idle_goes_first_who_is_slow_last_and_never_one_with_something_under_way() -> None:
     busy, young, old = Held("a", None), idle("a", 9), idle("a", 7)
     half, older_half = in_a_head("a", 2), in_a_head("a", 1)
-    held = [busy, half, young, older_half, old]
-    assert gone(places(held), held) == [old, young, older_half, half]
+    body, reading = Held("a", Waits(Awaited.BODY, 1)), Held("a", Waits(Awaited.READING, 0))
+    held = [reading, busy, half, body, young, older_half, old]
+    assert gone(places(held), held) == [old, young, older_half, half, body, reading]
 
 
 def test_who_holds_most_goes_before_who_holds_few() -> None:
@@ -74,9 +75,9 @@ def test_who_has_asked_for_something_since_it_was_found_stays() -> None:
     held = [idle("a", each) for each in range(4)]
     found = places(held)
     assert found.gives_way(held, None, 0) is held[0]
-    held[1].state, held[2].state = None, Waits(False, 50)
+    held[1].state, held[2].state = None, Waits(Awaited.REQUEST, 50)
     assert found.gives_way(held, None, 0) is held[3]
-    assert found.gives_way(held, None, 0) is held[2] or held[2].state == Waits(False, 50)
+    assert found.gives_way(held, None, 0) is held[2] or held[2].state == Waits(Awaited.REQUEST, 50)
 
 
 def test_where_nobody_can_go_nobody_is_looked_for_at_each_arrival() -> None:
@@ -106,7 +107,7 @@ def test_one_search_serves_many_arrivals() -> None:
             looked += 1
             return self.state
 
-    held: list[Held] = [Counted("a", Waits(True, due)) for due in range(4_096)]
+    held: list[Held] = [Counted("a", Waits(Awaited.HEAD, due)) for due in range(4_096)]
     assert len(gone(places(held, 5_000, 5_000), held)) == 4_096
     assert looked < 4_096 * (4_096 // 64 + 3)
 

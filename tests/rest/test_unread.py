@@ -14,7 +14,7 @@ from oncelog_service.rest.bounds.unread import Noted, Unread, slowest
 from oncelog_service.traffic import Traffic
 from tests.patience import until
 from tests.rest.talk import TIMEOUT, Topic, avro_poll, avro_publish, done, head, read_answer
-from tests.rest.test_crowds import metric, served
+from tests.rest.test_crowds import answered_to, metric, served
 from tests.world.service import ServiceProcess
 
 POLL = "/v1/namespaces/default/topics/t/poll"
@@ -169,6 +169,21 @@ def test_an_answer_that_is_cut_off_passes_for_none(tmp_path: Path) -> None:
             except OSError:
                 whole.append(False)
         assert sorted(whole) == [False, True]
+
+
+def test_who_reads_too_slowly_gives_its_place_to_another(tmp_path: Path) -> None:
+    with served(tmp_path, max_connections=4, max_unread_bytes=2**30) as service, ExitStack() as stack:
+        topic = Topic(service.url)
+        for _ in range(8):
+            done(topic.post("/publish", avro_publish(b"x" * 1_000_000), "avro/binary"))
+        topic.session.close()
+        until(lambda: metric(service, "oncelog_connections") == 1, "this one alone")
+        for _ in range(4):
+            stack.enter_context(asking(service, post(POLL, avro_poll()) * 2))
+        # Where there is room for all that is unread, and a place for others, they have 60 s.
+        until(lambda: answered_to(service, "127.0.0.2") == 200, "another one is served", seconds=40)
+        counted = 'oncelog_refused_total{reason="slow_reader"}'
+        until(lambda: metric(service, counted) > 0, "it is counted", despite=(AssertionError,))
 
 
 def ended(service: ServiceProcess) -> float:

@@ -98,6 +98,12 @@ class Bodies:
             arriving.good_until = _PACE.after(arriving.good_until, exchange.size - arriving.noted, now)
         arriving.noted = exchange.size
 
+    def is_slow(self, exchange: Exchange, due: float, patience: float) -> bool:
+        """Tells whether it has come too slowly to keep what others have not. ``due``: when all of it must be here, ``patience``
+        seconds after its head."""
+        good_until = due - patience + _PACE.grace_seconds if exchange.arriving is None else exchange.arriving.good_until
+        return good_until < self._clock()
+
     def goes_on(self, exchange: Exchange) -> None:
         """We have kept it waiting, and it may go on now."""
         if exchange.arriving is not None:

@@ -17,7 +17,8 @@ The invariants:
   No answer is cut silently: one that is given up ends before its length, or its last chunk, is there.
 * A client that is waited for – for a head, a body, the next request, to read – has a deadline. One that we keep waiting has none.
 * A connection has a place among all and among those of its address, from before its first byte until it ends (bounds/places.py).
-  It gives the place up for another's sake only while its client is waited for; who is told so is given time to read it.
+  It gives the place up for another's sake only while its client is waited for, and by one that sends a body or takes an answer
+  only where that is too slow; who is told so is given time to read it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from oncelog.errors import InternalError, InvalidRequest, OncelogError, Overload
 from oncelog_service.config import Settings
 from oncelog_service.logs import as_said, asking
 from oncelog_service.rest.answer import Answer, refusal
-from oncelog_service.rest.bounds.places import Places, Waits
+from oncelog_service.rest.bounds.places import Awaited, Places, Waits
 from oncelog_service.rest.bounds.unread import BUFFER_BYTES, Unread
 from oncelog_service.rest.exchange import CONTINUE, Admitted, Exchange, Head
 from oncelog_service.rest.limits import MAX_BEHIND, MAX_HEAD_BYTES, Bodies, head_too_large
@@ -67,6 +68,9 @@ _FIRST_BYTES_SECONDS = 0.5
 
 _HEAD, _BODY, _BETWEEN, _FAREWELL = range(4)
 """What the next bytes of a connection are of; between two requests they begin a head, at a farewell they are dropped."""
+
+_AWAITED = {_HEAD: Awaited.HEAD, _BODY: Awaited.HEAD, _BETWEEN: Awaited.REQUEST}
+"""Of whom, where nothing is asked; the rest of the body of a request that was answered early is as good as a head."""
 
 
 class Application(Protocol):
@@ -234,19 +238,34 @@ class HttpConnection(asyncio.Protocol):
             self._shared.places.leave(self.address)
 
     def waits(self) -> Waits | None:
-        """For what its client is waited for; None: something is under way, or it has no place."""
-        if self._current is not None or self._due is None or not self._placed or self._phase not in (_HEAD, _BETWEEN):
+        """For what its client is waited for; None: something is under way as it should be, or it has no place."""
+        exchange = self._current
+        if not self._placed or self._phase == _FAREWELL:
             return None
-        return Waits(self._phase == _HEAD, self._due)
+        if exchange is not None and exchange.answering is not None:
+            until = self._shared.unread.enough_until(self)
+            return None if until is None else Waits(Awaited.READING, until)
+        if self._due is None:
+            return None
+        if exchange is None:
+            return Waits(_AWAITED[self._phase], self._due)
+        is_slow = self._shared.bodies.is_slow(exchange, self._due, self._shared.patience[_BODY])
+        return Waits(Awaited.BODY, self._due) if is_slow else None
 
-    def give_way(self) -> None:
-        """Ends for another's sake while its client is waited for: one that has begun to ask, or is about to, is told."""
+    def give_way(self) -> str:
+        """Ends for another's sake while its client is waited for: one that has begun to ask, or is about to, is told. Returns the
+        reason that counts."""
         self.leave()
+        if self._current is not None and self._current.answering is not None:
+            self.abort()
+            return "slow_reader"
         if self._phase == _BETWEEN:
             self._close()
-        else:
-            self._shared.tell(self)
-            self._refuse(Overloaded("the service has as many connections as it takes; try again in a moment"))
+            return "idle"
+        reason = "idle" if self._current is None else "slow_body"
+        self._shared.tell(self)
+        self._refuse(Overloaded("the service has as many connections as it takes; try again in a moment"))
+        return reason
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True

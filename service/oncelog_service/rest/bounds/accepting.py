@@ -124,9 +124,8 @@ class Acceptor:
             if holder is None:
                 shared.traffic.refused["address" if of_one else "connections"] += 1
                 return HttpConnection(shared, address, refused=_no_place(of_one))
-            shared.traffic.refused["idle"] += 1
             assert isinstance(holder, HttpConnection)
-            holder.give_way()
+            shared.traffic.refused[holder.give_way()] += 1
         return HttpConnection(shared, address, placed=True)
 
     async def _begin(

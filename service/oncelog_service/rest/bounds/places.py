@@ -3,7 +3,8 @@
 The invariants:
 
 * Each connection that is open has a place; of one address there are never more than its share, and never more than all.
-* A place is taken from a connection only while its client is waited for, between two requests or for a head.
+* A place is taken from a connection only while its client is waited for: between two requests, for a head, for a body that comes
+  too slowly, or to read an answer that it takes too slowly.
 * Who holds most gives way first, and to others: an address at its own limit takes from itself alone.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable
+from enum import IntEnum
 from ipaddress import IPv6Address, ip_address
 from typing import NamedTuple, Protocol
 
@@ -28,11 +30,23 @@ _RESERVE = 256
 tables, a database has its pool, each copy and backup its files."""
 
 
+class Awaited(IntEnum):
+    """What a connection's client is waited for; who is waited for the first of these gives way first."""
+
+    REQUEST = 0
+    """It is between two requests."""
+    HEAD = 1
+    """It has begun a head, or has sent nothing yet."""
+    BODY = 2
+    """Of a body less has come than a client in earnest would have sent."""
+    READING = 3
+    """Of an answer it has taken less."""
+
+
 class Waits(NamedTuple):
     """For what a connection's client is waited for."""
 
-    head: bool
-    """It has begun a head, or has sent nothing yet; else it is between two requests."""
+    what: Awaited
     due: float
     """When its time is over: of two that wait for the same, the earlier one has waited longer."""
 
@@ -45,7 +59,7 @@ class Holder(Protocol):
         """Whose it is, as :func:`address_of` says."""
 
     def waits(self) -> Waits | None:
-        """None: something is under way, and it keeps its place."""
+        """None: something is under way as it should be, and it keeps its place."""
 
 
 def address_of(host: str) -> str:
@@ -112,7 +126,7 @@ class Places:
             self._barren.pop(address, None)
 
     def gives_way(self, holders: Iterable[Holder], address: str | None, now: float) -> Holder | None:
-        """Who ends for another's sake, of this address or of all; None: something is under way on each connection."""
+        """Who ends for another's sake, of this address or of all; None: something is under way on each, as it should be."""
         if (holder := self._next(self._found.get(address, []))) is not None:
             return holder
         if now < self._barren.get(address, now):
@@ -133,9 +147,9 @@ class Places:
         return None
 
     def _search(self, holders: Iterable[Holder], address: str | None) -> list[tuple[Holder, float]]:
-        """Of the address that holds most; there those between two requests, then those in a head; of both the longest first."""
+        """Of the address that holds most; there in the order of :class:`Awaited`, of those alike the longest first."""
         waiting = (
-            ((-self.held[each.address], waits.head, waits.due), each)
+            ((-self.held[each.address], waits.what, waits.due), each)
             for each in holders
             if (address is None or each.address == address) and (waits := each.waits()) is not None
         )

@@ -5,7 +5,8 @@ The invariants:
 * What is written to a connection counts until its client has read it, or the connection has ended; but for what fits into the
   system's buffers and 16 KiB.
 * Beyond the bound the slowest reader ends, and the next one, until all together are within it; one alone may go beyond.
-* A client that reads less than the least rate for as long as its grace ends; where half of the bound is used, after a moment.
+* A client that reads less than the least rate for as long as its grace ends; where half of the bound is used, or no connection
+  has a place left, after a moment.
 * Who ends so is cut off in the middle of an answer, which passes for none: its length is not reached, or the last chunk missing.
 """
 
@@ -24,7 +25,7 @@ BUFFER_BYTES = 16 * 2**10
 
 _LOOK_SECONDS = 1.0
 _PRESSED_SECONDS = 2.0
-"""How long a client may take nothing while others wait for room."""
+"""How long a client may take nothing while others wait for room, or for its place."""
 _ROOM_SECONDS = 5.0
 """How long what only reads waits for room: then it is answered, and the slowest reader ends for it."""
 
@@ -80,6 +81,17 @@ class Unread:
                     self._room.clear()
                     await self._room.wait()
 
+    def enough_until(self, reader: Reader) -> float | None:
+        """Until when what it has taken was enough, if that is over where others wait; None: it keeps pace, or has read all."""
+        noted = self._readers.get(reader)
+        if noted is None or noted.good_until >= self._over(self._loop.time()):
+            return None
+        return noted.good_until
+
+    def _over(self, now: float) -> float:
+        """Whoever was good until before this is over where others wait."""
+        return now + max(0.0, self.pace.grace_seconds - _PRESSED_SECONDS)
+
     def begins(self, reader: Reader) -> None:
         """Something was written to it that does not leave at once."""
         now = self._loop.time()
@@ -115,7 +127,7 @@ class Unread:
         self._alarm = None
         now = self._loop.time()
         self._look(now)
-        over = now + max(0.0, self.pace.grace_seconds - _PRESSED_SECONDS) if self.is_pressed else now
+        over = self._over(now) if self.is_pressed else now
         for reader in [reader for reader, noted in self._readers.items() if noted.good_until < over]:
             self._end(reader, "slow_reader")
         if not self.is_pressed:
