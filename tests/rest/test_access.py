@@ -458,6 +458,28 @@ def test_a_line_says_which_token_was_made_and_revoked_but_no_secret(tmp_path: Pa
     assert made["secret"] not in lines.path.read_text()
 
 
+def test_a_line_says_what_was_asked_for_done_and_refused(tmp_path: Path) -> None:
+    lines, topic = Lines(tmp_path / "audit.jsonl"), "/v1/namespaces/default/topics/t"
+    with running_service(audit_log=lines.path) as service:
+        ada = Carrying(service.url).holding("ada", "admin")
+        lines.new()
+        for method, path, asked, said in (
+            ("PUT", topic, {"ttl": 60}, {"properties": {"ttl": 60}}),
+            ("PUT", topic + "/properties", {"max.bytes": 10}, {"properties": {"max.bytes": 10}}),
+            ("POST", topic + "/erase", {"offset": 7}, {"offset": 7}),
+            ("POST", topic + "/erase", {"messageId": "0" * 40, "generation": 1}, {"messageId": "0" * 40, "generation": 1}),
+            ("POST", topic + "/trim", {"beforeOffset": 0}, {"beforeOffset": 0}),
+            ("POST", topic + "/trim", {"beforeTime": 1}, {"beforeTime": 1}),
+            ("POST", topic + "/held/5", {"committed": False}, {"committed": False}),
+            ("PUT", "/v1/namespaces/default/policies", {"maxBytes": 9}, {"maxBytes": 9}),
+            ("POST", "/v1/backup", {"directory": "../elsewhere"}, {"directory": "../elsewhere"}),
+            ("POST", "/v1/backup", {"directory": "x" * 2_000}, {"directory": "x" * 1_000}),
+        ):
+            ada.request(method, path, json=asked)
+            (line,) = lines.new()
+            assert (line["path"], line["subject"]) == (path, said)
+
+
 def test_the_file_may_be_moved_away_and_is_its_owners_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "audit"
     folder.mkdir()

@@ -54,6 +54,10 @@ class Call:
     audited: bool = False
     """As the address is (:attr:`Route.audited`); a handler that knows whose it is that is asked for says so again."""
 
+    def note(self, asked: BaseModel) -> None:
+        """Has the audit log say what is asked for, where that is short and holds no secret."""
+        self.subject = asked.model_dump(by_alias=True, mode="json", exclude_none=True)
+
     async def log(self) -> TopicLog:
         """Opens the topic in the address. Raises TopicNotFound, TopicDamaged, NotServedHere."""
         return await self.service.topics.open(self.path["namespace"], self.path["topic"])

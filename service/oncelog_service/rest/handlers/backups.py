@@ -23,6 +23,9 @@ from oncelog_service.transactions.store_id import find_store_id
 _ALIVE_SECONDS = 5.0
 """So long a line is waited for at most: the last one comes again while one large file is copied."""
 
+_LONGEST_NOTED = 1_000
+"""Characters of a directory that the audit log keeps."""
+
 _Steps = Generator[Progress | Backup]
 
 
@@ -43,6 +46,7 @@ async def take_(call: Call, asked: TakeBackup) -> Answer:
     client hangs up, and with 507 `disk_full`, at once or on the way, where less than `min_free_bytes` of its disk would be left.
     """
     service = call.service
+    call.subject = {"directory": asked.directory[:_LONGEST_NOTED]}
     where = _below(service.settings.backup_root, asked.directory)
     store = service.store
     if store.staged() is None:

@@ -50,6 +50,7 @@ async def end(call: Call, asked: EndHeld) -> None:
     Refused for one that our own transaction service handed out: that transaction is ended there, on all its topics.
     """
     pointer = pointer_of(call)
+    call.note(asked)
     log = await call.log()
     await log.settling.end_foreign(pointer, asked.committed)
 

@@ -16,7 +16,9 @@ def _name(call: Call) -> tuple[str, str]:
 
 async def create(call: Call) -> None:
     """The body is a JSON object of properties; empty is fine. Names: `[A-Za-z0-9_]+` / `[A-Za-z0-9_.-]+`."""
-    await call.service.topics.create(*_name(call), await read_json(call, "topic's properties"))
+    asked = await read_json(call, "topic's properties")
+    await call.service.topics.create(*_name(call), asked)
+    call.subject = {"properties": asked}
 
 
 async def update(call: Call) -> None:
@@ -27,6 +29,7 @@ async def update(call: Call) -> None:
     """
     asked = await read_json(call, "topic's properties")
     await call.service.topics.update(*_name(call), asked, query_texts(call, "expected"))
+    call.subject = {"properties": asked}
 
 
 async def get(call: Call) -> Topic:
@@ -54,6 +57,7 @@ async def trim(call: Call, asked: TrimTopic) -> Trimmed:
     Its rows leave the disk by and by. Offsets do not change, and no sequence id is forgotten. An offset beyond what is stable is
     refused; a time reaches as far as that. Idempotent; `earliestOffset` is where the log begins now.
     """
+    call.note(asked)
     return await (await call.log()).removal.trim(asked)
 
 
@@ -63,6 +67,7 @@ async def erase(call: Call, asked: EraseMessage) -> ErasedMessage:
     Its place stays: readers are given it with an empty payload and the property `oncelog.erased`. Idempotent; `erasedMs` is when
     it was erased first.
     """
+    call.note(asked)
     return await (await call.log()).removal.erase(asked)
 
 
@@ -118,4 +123,5 @@ async def get_policies(call: Call) -> NamespacePolicies:
 
 async def set_policies(call: Call, policies: NamespacePolicies) -> None:
     """The body replaces the policies; they hold here at once, and at other instances in a moment."""
+    call.note(policies)
     await call.service.topics.set_policies(call.path["namespace"], policies)
