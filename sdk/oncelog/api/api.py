@@ -12,7 +12,7 @@ from oncelog.api.topics import AsyncApi
 from oncelog.errors import OncelogError, TransactionNotFound, TransactionNotInProgress
 from oncelog.http.transport import READ_SECONDS, Transport
 from oncelog.http.trust import Certificate, Verify
-from oncelog.process.procedures import Procedure, called, drive, drive_all, got
+from oncelog.process.procedures import Procedure, begun, called, drive, drive_all, got
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,7 +28,7 @@ def _waits(call: Callable[Concatenate[AsyncApi, P], Procedure[T]]) -> Callable[C
     """Make the method that waits for a call."""
 
     def method(self: Api, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return drive(call(self._calls, *args, **kwargs))
+        return drive(begun(call, self, self._calls, *args, **kwargs))
 
     update_wrapper(method, call)
     return method
@@ -38,7 +38,7 @@ def _each(call: Callable[Concatenate[AsyncApi, P], AsyncIterator[T]]) -> Callabl
     """Make the method that waits for each item of a call."""
 
     def method(self: Api, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        return drive_all(call(self._calls, *args, **kwargs))
+        return drive_all(begun(call, self, self._calls, *args, **kwargs))
 
     update_wrapper(method, call)
     return method

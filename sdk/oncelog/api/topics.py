@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import datetime
+from inspect import getmembers, isfunction
 from math import ceil
 from typing import Any, Self
 from uuid import uuid4
@@ -16,6 +17,7 @@ from oncelog.api.tokens import TokenCalls
 from oncelog.errors import InvalidResponse, OncelogError, TopicExists, from_problem
 from oncelog.http.transport import READ_SECONDS
 from oncelog.message_id import MessageId
+from oncelog.process.procedures import called
 from oncelog.wire.codec import (
     encode_consume_request,
 )
@@ -336,6 +338,11 @@ class AsyncApi(TokenCalls):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+for _name, _call in getmembers(AsyncApi, isfunction):
+    if not _name.startswith("_"):
+        called(f"AsyncClient.{_name}")(_call)
 
 
 def _producer_path(namespace: str, topic: str, name: str) -> str:

@@ -35,10 +35,21 @@ def driven(procedure: Callable[Concatenate[S, P], Procedure[T]]) -> Callable[Con
     """Make the method that drives a procedure of the same object."""
 
     def method(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return drive(procedure(self, *args, **kwargs))
+        return drive(begun(procedure, self, self, *args, **kwargs))
 
     update_wrapper(method, procedure)
     return method
+
+
+def begun(procedure: Callable[P, T], caller: object, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call it for a method of ``caller``. Python's own error about the arguments calls that as users do."""
+    try:
+        return procedure(*args, **kwargs)
+    except TypeError as error:
+        said = str(error).removeprefix(procedure.__qualname__)
+        if said == str(error):
+            raise
+        raise TypeError(f"{type(caller).__name__}.{procedure.__name__.removeprefix('_')}{said}") from None
 
 
 def drive_all(items: AsyncIterator[T]) -> Iterator[T]:
