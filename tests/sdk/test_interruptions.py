@@ -23,7 +23,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 import oncelog
-from oncelog import AtomicBatch, Client, Consumer, Message, Producer, Reader, SqlParticipant, errors
+from oncelog import AtomicBatch, Client, Consumer, Message, Outbox, OutboxRelay, Producer, Reader, SqlParticipant, errors
 from oncelog.errors import ProducerStopped, TransactionClosed, TransactionInDoubt
 from oncelog.process.errands import Errands
 from oncelog.process.turns import Condition, Turn
@@ -243,6 +243,31 @@ def test_wherever_ctrl_c_ends_the_waiting_it_is_what_is_raised_and_the_lock_is_l
         if place is None:
             break
     assert at > 10, "there are that many places"
+
+
+class Idle(OutboxRelay):
+    """Has nothing to do, and is told to stop in its third turn."""
+
+    turns = 0
+
+    def _turn(self) -> float:
+        self.turns += 1
+        if self.turns == 3:
+            self.stop()
+        return 0.001
+
+
+def test_wherever_ctrl_c_ends_a_relay_that_waits_it_is_what_is_raised_and_the_relay_can_be_stopped() -> None:
+    for at in count(1):
+        relay = Idle(Outbox("o"), "sqlite://", url="http://127.0.0.1:1")
+        place = ctrl_c(at, relay.run, ("sql/outbox/relay.py", threading.__file__))
+        other = Thread(target=relay.close, daemon=True)
+        other.start()
+        other.join(PATIENCE)
+        assert not other.is_alive(), f"interrupted at {place}"
+        if place is None:
+            break
+    assert at > 20, "there are that many places"
 
 
 def test_whoever_waits_at_a_condition_is_woken_by_all_who_notify_and_by_no_other() -> None:

@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
@@ -114,7 +114,10 @@ class OutboxRelay:
         self._takeover_seconds = takeover_seconds
         self._on_change = on_change
         self._status = self._last_shown = RelayStatus()
-        self._stopping = threading.Event()
+        self._goes_on = threading.Lock()
+        """Held until it is to stop. To wait for it is one call of C: Ctrl-C ends that and leaves nothing behind, as in
+        threading.Event it may; and a signal handler that stops the relay it has interrupted waits for nothing."""
+        self._goes_on.acquire()
         self._running = threading.Lock()
         self._thread: threading.Thread | None = None
         self._holder = LeaseHolder(self._database, outbox.name, takeover_seconds)
@@ -136,13 +139,14 @@ class OutboxRelay:
         self._check_made_here()
         if self._thread is not None:
             raise RuntimeError("this relay has been started")
-        self._stopping.clear()
+        self._goes_on.acquire(blocking=False)
         self._thread = threading.Thread(target=self._run_on, name=f"oncelog-outbox-{self.outbox.name}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Ends the thread after the batch in hand, and leaves the outbox to other relays. Idempotent."""
-        self._stopping.set()
+        with suppress(RuntimeError):  # it is to stop already
+            self._goes_on.release()
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
@@ -183,8 +187,8 @@ class OutboxRelay:
             is tried again.
         """
         with self._alone():
-            while not self._stopping.is_set():
-                self._stopping.wait(self._turn())
+            while self._goes_on.locked():
+                self._wait(self._turn())
 
     def run_once(self) -> int:
         """Publishes what is committed now, deletes it here once it is on disk in its topics, and answers how many rows it was.
@@ -241,13 +245,19 @@ class OutboxRelay:
         return highest
 
     def _run_on(self) -> None:
-        while not self._stopping.is_set():
+        while self._goes_on.locked():
             try:
                 self.run()
             except Exception as error:
                 logger.exception("outbox %s: the relay failed; it begins anew in %d s", self.outbox.name, _AGAIN_SECONDS)
                 self._show(state="failed", error=error)
-                self._stopping.wait(_AGAIN_SECONDS)
+                self._wait(_AGAIN_SECONDS)
+
+    def _wait(self, seconds: float) -> None:
+        """Waits so long, or until it is to stop."""
+        if self._goes_on.acquire(timeout=max(0.0, seconds)):
+            with suppress(RuntimeError):  # it was told so again
+                self._goes_on.release()
 
     # --- turns
 
