@@ -263,6 +263,26 @@ def test_of_two_that_write_a_file_at_once_the_second_is_refused_and_what_a_kille
     assert (path.read_bytes(), part.exists()) == (b"first", False)
 
 
+def test_who_is_interrupted_behind_the_renaming_leaves_alone_what_another_command_has_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, replace = tmp_path / "f", os.replace
+    other = writing(Written.RAW, None, "t", path)
+
+    def interrupted(part: Path, real: Path) -> None:
+        replace(part, real)
+        monkeypatch.undo()
+        other.__enter__().write([Seen(message(b"second"))])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt), writing(Written.RAW, None, "t", path) as writer:
+        writer.write([Seen(message(b"first"))])
+    assert path.read_bytes() == b"first"
+    other.__exit__(None, None, None)
+    assert path.read_bytes() == b"second"
+
+
 def test_who_waits_for_a_file_that_was_finished_meanwhile_does_not_write_into_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,7 +112,8 @@ def _replacing(to: Path) -> Iterator[BinaryIO]:
             sync(file.fileno())
             os.replace(part, real)
         except BaseException as error:
-            part.unlink(missing_ok=True)
+            if _is_named(file, part):  # behind the renaming it is another command's
+                part.unlink()
             if isinstance(error, OSError) and error.filename is None:
                 error.filename = str(part)
             raise
@@ -128,11 +129,17 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise BlockingIOError(error.errno, "another command is writing it", str(path)) from None
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file.fileno()), os.lstat(path)):
-                    yield file
-                    return
+            if _is_named(file, path):
+                yield file
+                return
         # Whoever had the lock has taken the file from under this name.
+
+
+def _is_named(file: BinaryIO, path: Path) -> bool:
+    """Whether it is this open file that has the name. While it is, and is locked here, nobody else takes it away."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file.fileno()), os.lstat(path))
+    return False
 
 
 def _writer(form: Written, template: Form | None, topic: str, out: BinaryIO, is_terminal: bool) -> Writer:
