@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -209,3 +211,37 @@ def test_certificates_that_are_nobodys_or_have_expired_let_nobody_in_and_leave_a
         assert "expired" in assert_problem(refused, 401, "unauthorized")["detail"]
         assert last() == (None, "POST", 401)
         assert len(service.server._shared.connections) == connections, "it was asked on the same connection"
+
+
+def test_a_log_that_cannot_be_written_to_holds_up_nobody_and_has_its_lines_once_it_can(tmp_path: Path) -> None:
+    """As on a disk that hangs: what holds the event loop would keep the probes from being answered, too."""
+    os.mkfifo(tmp_path / "audit")
+    read = os.open(tmp_path / "audit", os.O_RDWR | os.O_NONBLOCK)
+    try:
+        with running_service(audit_log=tmp_path / "audit") as service:
+            ada = Carrying(service.url).holding("ada", "admin")
+            nobody = Carrying(service.url)
+            with suppress(BlockingIOError):
+                while True:
+                    os.write(read, b"x" * 4_095 + b"\n")
+            for name in "abc":
+                ada.good("PUT", f"/v1/namespaces/default/topics/{name}", json={})
+                ada.good("DELETE", f"/v1/namespaces/default/topics/{name}")
+                assert_problem(nobody.request("DELETE", f"/v1/namespaces/default/topics/{name}"), 401, "unauthorized")
+            assert nobody.request("GET", "/livez").status_code == 200
+            lines = list[bytes]()
+
+            def drained() -> bool:
+                with suppress(BlockingIOError):
+                    lines.append(os.read(read, 2**20))
+                return service.service.audit._last is not None and not service.service.audit._is_behind
+
+            until(drained)
+            service.service.audit._tell()
+            drained()
+    finally:
+        os.close(read)
+    said = [json.loads(line) for line in b"".join(lines).splitlines() if line.startswith(b"{")]
+    deleted = [each["path"][-1] for each in said if each.get("method") == "DELETE" and each["principal"] == "ada"]
+    assert deleted == ["a", "b", "c"]
+    assert [each["refused"] for each in said if "refused" in each] == [3]

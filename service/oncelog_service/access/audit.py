@@ -6,6 +6,9 @@ else to the logger `oncelog.audit`.
 Who shows no credential that holds is refused, and can ask as often as the network lets it. So of these refusals a bounded number
 leaves a line, of each address by itself; the others are counted, and the count is one line. Whatever somebody did, and what was
 refused to somebody known, is kept, each by itself.
+
+The file may lie on a disk that hangs. So a thread of its own writes it, which is waited for as long as a disk takes: a line is
+there before its request is answered, but where lines wait already.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ import logging.handlers
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from io import TextIOWrapper
@@ -24,6 +29,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from oncelog_service.logs import as_said
+from oncelog_service.threads import Threads
 
 _LOGGER = "oncelog.audit"
 NOTHING: Mapping[str, object] = MappingProxyType({})
@@ -32,6 +38,10 @@ NOTHING: Mapping[str, object] = MappingProxyType({})
 NAMELESS_LINES = 60
 """Of refusals to an address without a credential that holds, in so many seconds."""
 NAMELESS_SECONDS = 60.0
+_HELD_UP_SECONDS = 0.25
+"""How long a line is waited for that no other waits before."""
+_LAST_SECONDS = 1.0
+"""How long the end waits for lines to be written."""
 ADDRESSES = 1_000
 """Of which each has lines of its own; of the others together there are as many as of one."""
 
@@ -71,10 +81,15 @@ class Audit:
         self._later = later
         self._nameless: Counter[str | None] = Counter()
         """Address → refusals to nobody known, since they were told last. None: of those beyond ADDRESSES."""
+        self._lines: Counter[str | None] = Counter()
+        """How many of them have lines."""
         self._newest_ms = 0
         """Time of the newest of them."""
         self._logger = logging.getLogger(_LOGGER)
         self._handler: logging.Handler | None = None
+        self._thread = Threads(1, "oncelog-audit")
+        self._last: Future[bool] | None = None
+        """Of the newest line."""
         if path is not None:
             self._handler = _OwnersFile(path, encoding="utf-8")
 
@@ -101,14 +116,17 @@ class Audit:
         peer = asked.peer if asked.peer in self._nameless or len(self._nameless) < ADDRESSES else None
         self._nameless[peer] += 1
         self._newest_ms = asked.time_ms
-        return self._nameless[peer] <= NAMELESS_LINES
+        has_line = self._lines[peer] < NAMELESS_LINES and not self._is_behind
+        self._lines[peer] += has_line
+        return has_line
 
     def _tell(self) -> None:
         """Says of each address how many had no line. It has lines again."""
-        counts, self._nameless = self._nameless, Counter()
+        counts, lines = self._nameless, self._lines
+        self._nameless, self._lines = Counter(), Counter()
         for peer, count in counts.items():
-            if count > NAMELESS_LINES:
-                told = {"time": _time(self._newest_ms), "principal": None, "from": peer, "refused": count - NAMELESS_LINES}
+            if count > lines[peer]:
+                told = {"time": _time(self._newest_ms), "principal": None, "from": peer, "refused": count - lines[peer]}
                 self._write(told)
 
     def _write(self, told: Mapping[str, object]) -> None:
@@ -116,13 +134,24 @@ class Audit:
         if self._handler is None:
             self._logger.handle(record)
         else:
-            self._handler.handle(record)
+            waits, self._last = self._is_behind, self._thread.submit(self._handler.handle, record)
+            if not waits:
+                with suppress(TimeoutError):
+                    self._last.result(_HELD_UP_SECONDS)
+
+    @property
+    def _is_behind(self) -> bool:
+        return self._last is not None and not self._last.done()
 
     def close(self) -> None:
-        """Says what has not been said yet, and closes the file."""
+        """Says what has not been said yet, and closes the file; not one that hangs."""
         self._tell()
-        if self._handler is not None:
-            self._handler.close()
+        self._thread.shutdown(wait=False)
+        with suppress(TimeoutError):
+            if self._last is not None:
+                self._last.result(_LAST_SECONDS)
+            if self._handler is not None:
+                self._handler.close()
 
 
 def _time(ms: int) -> str:
