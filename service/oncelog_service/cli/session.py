@@ -132,7 +132,8 @@ def command(
             if namespaced:
                 options["namespace"] = given.pop("namespace")
             connection = connection_of(options)
-            with opened(connection, patience) as (client, token):
+            with _environment(connection.variables()):
+                client, token = opened(connection, patience)
                 session = Session(client, connection.namespace, Output(as_json, reads), token)
                 with ending(session):
                     function(session, **given)
@@ -165,22 +166,16 @@ def connection_of(options: Mapping[str, str | None]) -> Connection:
         raise typer.BadParameter(str(error)) from None
 
 
-@contextmanager
-def opened(connection: Connection, patience: float) -> Iterator[tuple[Api, str | None]]:
-    """A client of the service, and the token that it carries; in this block the environment says the same. Raises BadParameter.
-
-    Certificates and the token are read; the service is not asked.
-    """
+def opened(connection: Connection, patience: float) -> tuple[Api, str | None]:
+    """A client of the service, and the token that it carries. Raises BadParameter."""
     from oncelog.api.api import Api
 
-    with _environment(connection.variables()):
-        try:
-            token = connection.token()
-            client = Api(connection.url, token=token, retry=patience)
-        except ValueError as error:
-            about = connection.choices["url" if "URL" in str(error) else "token" if "token" in str(error).lower() else "ca"]
-            raise typer.BadParameter(str(error), param_hint=about.named or None) from error
-        yield client, token
+    try:
+        token = connection.token()
+        return Api(connection.url, token=token, retry=patience), token
+    except ValueError as error:
+        about = connection.choices["url" if "URL" in str(error) else "token" if "token" in str(error).lower() else "ca"]
+        raise typer.BadParameter(str(error), param_hint=about.named or None) from error
 
 
 def option(name: str, annotation: Any, default: object = None) -> inspect.Parameter:

@@ -288,6 +288,12 @@ def test_what_could_not_be_used_is_kept_under_no_name(words: list[str], says: st
     assert says in ended.stderr
 
 
+def test_what_the_environment_says_has_no_part_in_what_is_kept(config: Path) -> None:
+    environment = {"ONCELOG_TOKEN_FILE": "nowhere", "ONCELOG_CA": "nowhere", "ONCELOG_CERT": "nowhere", "ONCELOG_CONTEXT": "no"}
+    assert run("context", "add", "c", "https://x", env=environment).exit_code == 0
+    assert load(config) == Contexts({"c": Context("https://x")})
+
+
 def test_a_service_that_is_started_heeds_no_context(config: Path) -> None:
     plain = value(run("config", "show", "--json"))
     assert run("context", "add", "prod", "x:1", "--token", SECRET, "--use").exit_code == 0

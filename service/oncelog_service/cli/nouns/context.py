@@ -11,26 +11,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from oncelog.http.credentials import shown
+from oncelog.http.credentials import secret_in, shown
 from oncelog_service.cli.frame import completing
 from oncelog_service.cli.frame.codes import CONFLICT
-from oncelog_service.cli.frame.connection import Choice, Connection, check_url, chosen, service_url
+from oncelog_service.cli.frame.connection import Choice, Connection, check_url, service_url
 from oncelog_service.cli.frame.contexts import BadContexts, Context, Contexts, change, checked, load, open_to_others, path_of
 from oncelog_service.cli.frame.lazy import noun
 from oncelog_service.cli.output import Output
-from oncelog_service.cli.session import (
-    CONNECTION,
-    Ca,
-    Cert,
-    CertKey,
-    Json,
-    Namespace,
-    as_command,
-    confirm,
-    connection_of,
-    opened,
-    option,
-)
+from oncelog_service.cli.session import CONNECTION, Ca, Cert, CertKey, Json, Namespace, as_command, confirm, connection_of, option
 
 group = noun()
 
@@ -74,8 +62,7 @@ def add(
         check_url(context.url)
         if namespace is not None and not NAMESPACE_PATTERN.fullmatch(namespace):
             raise BadContexts(f"a namespace's name is 1 to 249 of the characters A-Z a-z 0-9 _, not {namespace!r}")
-        with opened(chosen({"context": name}, {}, lambda: Contexts({name: context})), 0):
-            pass  # its files can be read, and are what they should be
+        _read(context)
 
         def added(contexts: Contexts) -> Contexts:
             if name in contexts.known and not replace:
@@ -164,6 +151,18 @@ def remove(
         except _Conflict:
             _refused(out, "context_changed", f"context {name} is another one by now, and stays")
     out.result({"removed": name}, f"context {name} is removed")
+
+
+def _read(context: Context) -> None:
+    """Raises BadContexts: a file of it cannot be read, or is not what it should be."""
+    from oncelog.http.trust import Trust
+
+    try:
+        if context.token_file is not None:
+            secret_in(context.token_file, "token_file")
+        _ = Trust(context.ca, context.cert, context.cert_key).context
+    except ValueError as error:
+        raise BadContexts(str(error)) from None
 
 
 def _line() -> str:
