@@ -35,10 +35,10 @@ class RequestLog:
         self._longest_wait = settings.max_wait_ms / 1000
 
     def id_of(self, headers: Mapping[bytes, bytes]) -> str:
-        """The id of the request with these headers. One that does not fit a line of a log is not taken for one."""
+        """The id of the request with these headers. What does not fit a line of a log, or is a token, is not taken for one."""
         given = headers.get(REQUEST_ID)
-        if given is not None and _AN_ID.fullmatch(given):
-            return given.decode("ascii")
+        if given is not None and _AN_ID.fullmatch(given) and as_said(named := given.decode("ascii")) == named:
+            return named
         return f"{self._prefix}-{next(self._numbers)}"
 
     def note(self, exchange: Exchange, status: int, seconds: float) -> None:
