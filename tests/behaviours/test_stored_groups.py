@@ -56,6 +56,18 @@ def test_an_empty_group_is_published_and_holds_nothing(house: House) -> None:
     assert topic.read()[0]["offset"] == 0
 
 
+@pytest.mark.parametrize("trimmed", [0, 1])
+def test_an_empty_group_where_the_log_begins_is_kept_as_other_rows_are(house: House, trimmed: int) -> None:
+    topic, pointer = house.topic, house.start()
+    topic.publish(*["trimmed"] * trimmed)
+    topic.publish_under(pointer)
+    topic.publish("plain")
+    house.end(pointer, "commit")
+    topic.good("POST", "/trim", json={"beforeOffset": trimmed})
+    assert house.retain() == trimmed
+    assert house.rows(Table.MESSAGE) == (2,)
+
+
 @RESTARTED
 @pytest.mark.parametrize("rolled_back", [False, True])
 def test_a_group_is_published_once_and_nothing_is_stored_behind_it(house: House, how: str, rolled_back: bool) -> None:

@@ -400,7 +400,7 @@ def expired_rows(store: Store, prefix: bytes, live_from: int, now_ms: int, limit
                 break
             if not _expired(run, live_from, now_ms):
                 hidden_below = trim_of(store, prefix).hidden_below if hidden_below is None else hidden_below
-                if run.end > hidden_below:
+                if run.end > hidden_below or run.first == hidden_below:  # an empty group ends where it begins
                     break
             size += len(run.data)
             within = summary_of(run).last_payload_id if run.flags & GROUP else FIRST_PAYLOAD_ID
