@@ -130,6 +130,9 @@ def _from_own_page(method: str, headers: Mapping[bytes, bytes]) -> bool:
 
 def _check_media(headers: Mapping[bytes, bytes]) -> None:
     """Whatever comes of the body: what a form sends may have none."""
+    coding = headers.get(b"content-encoding", b"identity")
+    if coding.lower() != b"identity":
+        raise UnsupportedMediaType(f"Content-Encoding {_shown(coding)} is not read here; send the body as it is")
     media = headers.get(b"content-type")
     if media is None:
         if headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:
