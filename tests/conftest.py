@@ -94,6 +94,8 @@ WIDE = (
     "tests/testing/test_page.py::test_what_the_tour_shows_is_so",
     "tests/behaviours/cli/test_frame.py::test_bash_completes",
     "tests/service/test_history.py::test_repeating_everything",
+    "tests/testing/test_plugin.py::test_a_test_fails_by_what",
+    "tests/behaviours/test_full_disk.py",
 )
 """Tests that kill services, run several or press one hard, those of examples and of long pages, and those that run others."""
 
