@@ -17,16 +17,24 @@ import pytest
 import requests
 
 from oncelog.errors import NotServedHere
+from oncelog_service.access import audit
 from oncelog_service.access.audit import ADDRESSES, NAMELESS_LINES, NAMELESS_SECONDS, Asked, Audit
 from oncelog_service.rest import server
 from tests.access.carrying import Carrying
-from tests.patience import until
+from tests.patience import PATIENCE, until
 from tests.rest.talk import assert_problem, connected, head, read_answer
 from tests.world.certificates import Authority
 from tests.world.clock import ManualClock
 from tests.world.service import RunningService, free_port, running_service
 
 TOKENS = "/v1/tokens"
+HELD_UP_SECONDS = audit._HELD_UP_SECONDS
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line is there before its answer also where the machine is slow."""
+    monkeypatch.setattr(audit, "_HELD_UP_SECONDS", PATIENCE)
 
 
 class House:
@@ -115,6 +123,18 @@ def test_who_asks_again_and_again_without_a_credential_fills_no_disk_and_hides_n
     assert kept.lines() == [(None, "a", 1)], "a stop says what has not been said"
     kept.minute_ends()
     assert kept.lines() == []
+
+
+def test_a_line_is_written_also_where_no_thread_begins_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from Python 3.12 on while the process ends: what is done then is kept as what was done before."""
+    kept = Kept(tmp_path / "audit.jsonl")
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    kept.note("a", "ada", None)
+    assert kept.lines() == [("ada", "a", None)]
 
 
 def test_who_has_many_addresses_fills_no_disk_either(tmp_path: Path) -> None:
@@ -213,8 +233,11 @@ def test_certificates_that_are_nobodys_or_have_expired_let_nobody_in_and_leave_a
         assert len(service.server._shared.connections) == connections, "it was asked on the same connection"
 
 
-def test_a_log_that_cannot_be_written_to_holds_up_nobody_and_has_its_lines_once_it_can(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_to_holds_up_nobody_and_has_its_lines_once_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on a disk that hangs: what holds the event loop would keep the probes from being answered, too."""
+    monkeypatch.setattr(audit, "_HELD_UP_SECONDS", HELD_UP_SECONDS)
     os.mkfifo(tmp_path / "audit")
     read = os.open(tmp_path / "audit", os.O_RDWR | os.O_NONBLOCK)
     try:

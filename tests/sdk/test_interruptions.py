@@ -185,6 +185,14 @@ def test_wherever_an_atomic_commit_is_interrupted_it_is_not_aborted_if_it_is_com
     assert found[b"%d" % at] == 2, "the last one was not interrupted"
 
 
+def assert_ends(call: Callable[[], object], place: object) -> None:
+    """Somebody else's call, behind an interruption at this place."""
+    other = Thread(target=call, daemon=True)
+    other.start()
+    other.join(PATIENCE)
+    assert not other.is_alive(), f"interrupted at {place}"
+
+
 def enter(turn: Turn) -> None:
     with turn:
         pass
@@ -194,10 +202,7 @@ def test_wherever_ctrl_c_comes_nobody_waits_for_the_turn_of_who_was_interrupted(
     for at in count(1):
         turn = Turn("it")
         place = ctrl_c(at, partial(enter, turn), ("process/turns.py",))
-        other = Thread(target=enter, args=(turn,), daemon=True)
-        other.start()
-        other.join(10)
-        assert not other.is_alive(), f"interrupted at {place}"
+        assert_ends(partial(enter, turn), place)
         enter(turn)
         if place is None:
             break
@@ -236,10 +241,7 @@ def test_wherever_ctrl_c_ends_the_waiting_it_is_what_is_raised_and_the_lock_is_l
         lock = condition._lock  # type: ignore[attr-defined]
         place = ctrl_c(at, partial(wait, lock, condition), ("process/turns.py", threading.__file__))
         assert not lock._is_owned(), f"interrupted at {place}"
-        other = Thread(target=wait, args=(lock, condition), daemon=True)
-        other.start()
-        other.join(PATIENCE)
-        assert not other.is_alive(), f"interrupted at {place}"
+        assert_ends(partial(wait, lock, condition), place)
         if place is None:
             break
     assert at > 10, "there are that many places"
@@ -261,10 +263,7 @@ def test_wherever_ctrl_c_ends_a_relay_that_waits_it_is_what_is_raised_and_the_re
     for at in count(1):
         relay = Idle(Outbox("o"), "sqlite://", url="http://127.0.0.1:1")
         place = ctrl_c(at, relay.run, ("sql/outbox/relay.py", threading.__file__))
-        other = Thread(target=relay.close, daemon=True)
-        other.start()
-        other.join(PATIENCE)
-        assert not other.is_alive(), f"interrupted at {place}"
+        assert_ends(relay.close, place)
         if place is None:
             break
     assert at > 20, "there are that many places"

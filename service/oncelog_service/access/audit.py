@@ -92,6 +92,7 @@ class Audit:
         """Of the newest line."""
         if path is not None:
             self._handler = _OwnersFile(path, encoding="utf-8")
+            self._thread.make_ready(1)  # while one can be begun
 
     def note(self, asked: Asked, status: int, code: str | None) -> None:
         """Writes a line. ``code``: of the refusal, if it was one. What cannot be written is said on stderr."""

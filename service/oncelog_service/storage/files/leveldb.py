@@ -317,16 +317,17 @@ class LevelDBStore:
     def _note_gone(self, deleted: Sequence[tuple[Table, bytes]], rewritten: Sequence[tuple[Table, bytes]]) -> None:
         """Notes from where to where rows of each log were deleted, the oldest first, or rewritten: nearly all in between are."""
         with self._noting:
-            for table, key in (*deleted, *rewritten):
-                if table in _LARGE:
-                    log, at = table.value + key[: -_LARGE[table]], table.value + key
+            for is_deleted, keys in ((True, deleted), (False, rewritten)):
+                for table, key in keys:
+                    if table not in _LARGE:
+                        continue
+                    at = table.value + key
+                    log = at[: -_LARGE[table]]
                     first, last = self._gone.get(log, (at, at))
                     self._gone[log] = min(first, at), max(last, at)
-            for table, key in deleted:
-                if table is Table.MESSAGE:
-                    log, at = table.value + key[: -_LARGE[table]], table.value + key
-                    first, last, rows = self._deleted.get(log, (at, at, 0))
-                    self._deleted[log] = min(first, at), max(last, at), rows + 1
+                    if is_deleted and table is Table.MESSAGE:
+                        first, last, rows = self._deleted.get(log, (at, at, 0))
+                        self._deleted[log] = min(first, at), max(last, at), rows + 1
 
     def lease_table(self) -> None:
         return None
