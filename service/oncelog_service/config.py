@@ -242,6 +242,10 @@ class Settings(HasOrigins):
     def _url_shown(self, url: str | None) -> str | None:
         return None if url is None else shown(url)
 
+    @field_serializer("jwt_keys")
+    def _keys_shown(self, keys: str | None) -> str | None:
+        return keys if keys is None or "://" not in keys else shown(keys)
+
     def __repr_args__(self) -> Iterator[tuple[str, object]]:
         yield from self.model_dump().items()
 

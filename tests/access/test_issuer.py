@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -244,6 +245,9 @@ async def test_a_key_that_is_gone_verifies_nothing_nor_does_what_it_verified_hol
         assert not await issuer.read()
         verified(issuer, token(OTHER))  # the old keys hold
     path.unlink()
+    os.mkfifo(path)
+    assert not await issuer.read(), "a pipe that nobody writes to is not waited for"
+    path.unlink()
     assert not await issuer.read()
     verified(issuer, token(OTHER))
 
@@ -271,6 +275,7 @@ def test_keys_that_could_be_misused_are_left_out(caplog: pytest.LogCaptureFixtur
     ]
     assert list(keys_of(key_set(good, *left_out))) == ["good"]
     assert keys_of(key_set(jwk(RSA, "one", "RS256", alg="PS256")))["one"].algorithms == ("PS256",)
+    assert "'short': it has 1024 bits, and RSA needs 2048" in caplog.text
     assert '"d"' not in caplog.text
     assert str(private["d"]) not in caplog.text
     with pytest.raises(ValueError, match="no key"):
@@ -308,8 +313,12 @@ def keys_url() -> Iterator[str]:
         thread.join()
 
 
-async def test_keys_come_from_a_url_that_may_be_down_and_redirects_nowhere(keys_url: str) -> None:
-    issuer = Issuer(ISSUER, AUDIENCE, keys_url, "oncelog_grants")
+async def test_keys_come_from_a_url_that_may_be_down_and_redirects_nowhere(
+    keys_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    by_user = keys_url.replace("//", "//ada:secret@")
+    assert "secret" not in repr(Settings(store="memory://", jwt_issuer=ISSUER, jwt_audience=AUDIENCE, jwt_keys=by_user))
+    issuer = Issuer(ISSUER, AUDIENCE, by_user, "oncelog_grants")
     for KeyServer.answer in ((500, b""), (200, b"<html>"), (302, b""), (200, b" " * (2**20 + 1))):
         assert not await issuer.read()
     assert set(KeyServer.asked) == {"/keys"}
@@ -319,6 +328,8 @@ async def test_keys_come_from_a_url_that_may_be_down_and_redirects_nowhere(keys_
     KeyServer.answer = 503, b""
     assert not await issuer.read()
     verified(issuer, token())
+    assert "503" in caplog.text
+    assert "secret" not in caplog.text
 
 
 async def test_a_token_of_an_unknown_key_has_the_set_read_again_but_seldom(

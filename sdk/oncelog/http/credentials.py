@@ -58,7 +58,13 @@ def authorization(token: str) -> Secret:
 
 
 def shown(url: str) -> str:
-    """A URL as it may be printed: without user and password, also where it is none that can be read."""
+    """A URL as it may be printed: without user, password and query, also where it is none that can be read."""
+    url = _without_user(url)
+    address = re.split("[?#]", url, maxsplit=1)[0]
+    return url if address == url else f"{address}…"
+
+
+def _without_user(url: str) -> str:
     if "@" not in url:
         return url
     try:

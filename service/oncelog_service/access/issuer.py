@@ -19,6 +19,7 @@ import json
 import logging
 import math
 import re
+import stat
 from base64 import urlsafe_b64decode
 from collections.abc import Mapping
 from contextlib import closing, suppress
@@ -28,6 +29,7 @@ from typing import Any, NamedTuple
 
 from oncelog.errors import InvalidRequest, Unauthorized
 from oncelog.http.connections import FAILURES, Connections
+from oncelog.http.credentials import shown
 from oncelog.http.sockets import Awaiting, Deadline
 from oncelog.http.trust import Trust
 from oncelog_service.access.grants import Grant, Principal
@@ -86,6 +88,7 @@ class Issuer:
         self._issuer = issuer
         self._audience = audience
         self._source = keys
+        self._is_url = keys.startswith(("http://", "https://"))
         self._claim = claim
         self._document: bytes | None = None
         self._keys: dict[str | None, Key] = {}
@@ -174,12 +177,11 @@ class Issuer:
 
     async def keep_up(self) -> None:
         """Reads the keys, again and again, until cancelled."""
-        is_url = self._source.startswith(("http://", "https://"))
         while True:
             self._wanted.clear()
             read = await self.read()
-            await asyncio.sleep(SELDOM_SECONDS if is_url else FILE_SECONDS)
-            if read and is_url:
+            await asyncio.sleep(SELDOM_SECONDS if self._is_url else FILE_SECONDS)
+            if read and self._is_url:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(OFTEN_SECONDS):
                         await self._wanted.wait()
@@ -190,7 +192,8 @@ class Issuer:
             document = await self._fetched()
             keys = self._keys if document == self._document else keys_of(document)
         except (*FAILURES, ValueError) as error:
-            _log.warning("the keys of the tokens' issuer cannot be read from %s and will be tried again: %s", self._source, error)
+            source = shown(self._source) if self._is_url else self._source
+            _log.warning("the keys of the tokens' issuer cannot be read from %s and will be tried again: %s", source, error)
             return False
         if document != self._document:
             self._document, self._keys = document, keys
@@ -199,8 +202,8 @@ class Issuer:
         return True
 
     async def _fetched(self) -> bytes:
-        if not self._source.startswith(("http://", "https://")):
-            return await asyncio.to_thread(Path(self._source).read_bytes)
+        if not self._is_url:
+            return await asyncio.to_thread(document_in, Path(self._source))
         trust = await asyncio.to_thread(Trust.chosen)
         with closing(Connections(trust, Awaiting())) as connections:
             answer = await connections.ask("GET", self._source, None, {"accept": "application/json"}, Deadline(_READ_SECONDS))
@@ -212,6 +215,13 @@ class Issuer:
                 answer.let_go()
 
 
+def document_in(path: Path) -> bytes:
+    """What a file holds that may be a set of keys. Raises OSError; ValueError: it is none that ends, such as a pipe."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError("it is no plain file")
+    return path.read_bytes()
+
+
 def keys_of(document: bytes) -> dict[str | None, Key]:
     """Returns the keys of a set (RFC 7517) by their ids; those that cannot verify a signature are left out. Raises ValueError."""
     found = _strict(document)
@@ -220,19 +230,27 @@ def keys_of(document: bytes) -> dict[str | None, Key]:
     keys: dict[str | None, Key] = {}
     for each in found["keys"]:
         kid = each.get("kid") if isinstance(each, dict) else None
-        key = _key(each) if isinstance(each, dict) and (kid is None or isinstance(kid, str)) else None
-        if key is None:
-            _log.warning("a key of the tokens' issuer is left out: %s is for nothing that is taken here", ascii(kid)[:100])
-        elif kid in keys:
+        try:
+            if not isinstance(each, dict) or not (kid is None or isinstance(kid, str)):
+                raise _OfNoUse("it is no key, or its id is no text")
+            key = _key(each)
+        except _OfNoUse as reason:
+            _log.warning("a key of the tokens' issuer is left out, %s: %s", ascii(kid)[:100], reason)
+            continue
+        if kid in keys:
             raise ValueError(f"two keys have the id {ascii(kid)[:100]}")
-        else:
-            keys[kid] = key
+        keys[kid] = key
     if not keys:
         raise ValueError("it has no key that could verify a token")
     return keys
 
 
-def _key(each: Mapping[str, Any]) -> Key | None:
+class _OfNoUse(Exception):
+    """A key that verifies nothing that is taken here; why, without what it holds."""
+
+
+def _key(each: Mapping[str, Any]) -> Key:
+    """Raises _OfNoUse."""
     import jwt
 
     kind = each.get("kty")
@@ -241,13 +259,19 @@ def _key(each: Mapping[str, Any]) -> Key | None:
     )
     if "alg" in each:
         algorithms = tuple(name for name in algorithms if name == each["alg"])
-    if not algorithms or each.get("use", "sig") != "sig" or "d" in each or "k" in each:
-        return None
+    if "d" in each or "k" in each:
+        raise _OfNoUse("it is secret, and belongs in no set of public keys")
+    if not algorithms:
+        raise _OfNoUse("its kind, its curve or its algorithm is not taken here")
+    if each.get("use", "sig") != "sig":
+        raise _OfNoUse("it is not for signatures")
     try:
         key = jwt.PyJWK(dict(each), algorithms[0]).key
     except (jwt.PyJWTError, ValueError, TypeError):
-        return None
-    return None if kind == "RSA" and key.key_size < _SMALLEST_RSA else Key(algorithms, key)
+        raise _OfNoUse("its numbers are missing, or are those of no key") from None
+    if kind == "RSA" and key.key_size < _SMALLEST_RSA:
+        raise _OfNoUse(f"it has {key.key_size} bits, and RSA needs {_SMALLEST_RSA}")
+    return Key(algorithms, key)
 
 
 def _part(token: bytes, index: int) -> Mapping[str, Any]:

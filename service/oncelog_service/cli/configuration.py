@@ -103,16 +103,16 @@ def _certificate(settings: Settings) -> Iterator[Check]:
 
 
 def _keys(settings: Settings) -> Iterator[Check]:
-    from oncelog_service.access.issuer import keys_of
+    from oncelog_service.access.issuer import document_in, keys_of
 
     named = settings.jwt_keys
     if named is None:
         return
     if "://" in named:
-        yield Check("jwt_keys", "not checked", f"{named} is not asked")
+        yield Check("jwt_keys", "not checked", f"{shown(named)} is not asked")
         return
     try:
-        keys = keys_of(Path(named).read_bytes())
+        keys = keys_of(document_in(Path(named)))
     except OSError as error:
         yield Check("jwt_keys", "failed", f"{named} cannot be read: {error.strerror}")
     except ValueError as error:
