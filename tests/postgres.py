@@ -12,7 +12,6 @@ import pwd
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -25,6 +24,7 @@ from typing import Any
 import psycopg
 
 from tests.patience import PATIENCE, until
+from tests.world.service import free_port
 
 _NEEDED = ("initdb", "postgres")
 _PREFIX = "oncelog-postgresql-"
@@ -54,7 +54,7 @@ class PostgresServer:
             self._make_data()
         else:
             self._copy_data(as_of)
-        self.port = _free_port()
+        self.port = free_port()
         self.start()
 
     def url(self, database: str = "postgres") -> str:
@@ -286,13 +286,6 @@ def _signal(pid: int, number: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (ProcessLookupError, FileNotFoundError):
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _sweep() -> None:

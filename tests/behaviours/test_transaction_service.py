@@ -8,6 +8,7 @@ import inspect
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -178,11 +179,13 @@ def test_transactions_and_the_name_of_the_store_go_on_over_a_stop_and_over_a_cra
 
 
 def test_the_service_stops_at_once_while_others_wait_for_transactions_that_are_not_settled() -> None:
-    with running_service() as service:
-        service.loop.call_soon_threadsafe(service.loop.call_later, 0.2, service.stop)
+    with running_service() as service, ThreadPoolExecutor(1) as pool:
+        url = service.url + "/v1/transactions/unacknowledged?storeId=x&wait=60000"
+        waiting = pool.submit(requests.get, url, timeout=TIMEOUT)
+        service.arrived(1)
         began = time.monotonic()
-        answer = requests.get(service.url + "/v1/transactions/unacknowledged?storeId=x&wait=60000", timeout=TIMEOUT)
-        assert_problem(answer, 503, "storage_unavailable")
+        service.stop()
+        assert_problem(waiting.result(TIMEOUT), 503, "storage_unavailable")
     assert time.monotonic() - began < TIMEOUT / 2
 
 

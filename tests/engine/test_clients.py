@@ -279,11 +279,11 @@ def test_who_comes_while_an_engine_dies_waits_for_its_end_and_begins_another_one
             patch.setattr(Threads, "shutdown", slow)
             run.call(die)
             until(lambda: run.server is None, "it dies")
-            threading.Timer(0.5, ends.set).start()
             with Client("memory://dying", timeout=0.05, retry=0) as client:
                 with pytest.raises(ConnectionFailed, match="still being closed") as failure:
                     client.topics()
                 assert failure.value.definite
+            threading.Timer(0.2, ends.set).start()
             assert Client("memory://dying", retry=PATIENCE).topics() == []
 
 

@@ -25,7 +25,7 @@ from oncelog_service.rest import application
 from oncelog_service.rest.exchange import Admitted, Head
 from tests.patience import PATIENCE, until
 from tests.rest.talk import Calls, Topic
-from tests.world.service import RunningService, running_service
+from tests.world.service import RunningService, free_port, running_service
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PAGE = Path(__file__).with_name("strange_page.html")
@@ -208,7 +208,7 @@ def test_a_page_whose_name_is_made_to_lead_to_the_service_reads_and_changes_noth
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The port is the stranger's until the page is there, and then the service's."""
-    first, collector = Strangers(), Strangers()
+    first, collector = Strangers(free_port()), Strangers()
     try:
         url = f"http://rebound.example:{first.port}"
         first.page = page_for([url], collector)

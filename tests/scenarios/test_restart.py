@@ -22,9 +22,13 @@ def test_a_stop_does_not_wait_for_readers_who_wait_and_they_go_on_when_the_servi
         read: list[bytes] = []
         reader = threading.Thread(target=lambda: read.extend(_read_one(service.url)))
         reader.start()
-        time.sleep(0.5)
-        assert _stopped(service) < alone + 4, "after 5 s what has not ended is cut off"
-        service.start()
+        for _ in range(3):  # a machine that is held up takes long once, a stop that waits takes long each time
+            time.sleep(0.5)
+            took = _stopped(service)
+            service.start()
+            if took < alone + 4:
+                break
+        assert took < alone + 4, "after 5 s what has not ended is cut off"
         with Producer(TOPIC, name="p", url=service.url) as producer:
             producer.send(payload_of("p", 0))
         reader.join(PATIENCE)

@@ -197,7 +197,7 @@ def test_closing_a_reader_or_a_consumer_ends_its_iteration_in_the_middle_of_wait
             while not any(request.path.endswith(path) for request in fake.requests):
                 threading.Event().wait(0.01)
             stream.close()
-            thread.join(60)  # the answer does not come before
+            thread.join(PATIENCE / 2)  # the answer does not come before
             assert found == [[]]
             with pytest.raises((ReaderClosed, ConsumerClosed)):
                 next(iter(stream))
@@ -251,6 +251,6 @@ def test_a_call_whose_caller_was_interrupted_keeps_its_thread_and_the_next_one_h
             errands.run(hold.wait)
     thread = threading.Thread(target=lambda: found.append(errands.run(lambda: 5)), daemon=True)
     thread.start()
-    thread.join(5)
+    thread.join(PATIENCE)
     assert found == [5]
     hold.set()

@@ -445,7 +445,7 @@ def test_an_exception_from_outside_in_send_stops_the_producer_rather_than_skip_a
     setattr(watched, moment, interrupt)
     assert isinstance(on_a_thread(lambda: producer.send(b"2")), KeyboardInterrupt)
     setattr(watched, moment, lambda: None)
-    error = earlier.exception(5)
+    error = earlier.exception(PATIENCE)
     assert isinstance(error, OncelogError)
     assert not error.definite
     with pytest.raises(ProducerStopped):
@@ -508,9 +508,9 @@ def test_at_the_exit_a_flush_sends_also_what_is_told_after_the_last_message(
     fill(client, checked, 2)
     futures = [producer.send_async(b"%d" % at, sequence_id=at, expected_offset=2 + at) for at in range(3)]
     with pytest.raises(OffsetMismatch):
-        producer.flush(5)
+        producer.flush(PATIENCE)
     assert futures[0].result(0).status == "duplicate"
-    producer.close(5)
+    producer.close(PATIENCE)
 
 
 @of_threads
@@ -653,7 +653,7 @@ def test_a_flush_ends_although_another_thread_goes_on_sending(client: Client, to
         try:
             for _ in range(3):
                 time.sleep(0.02)
-                producer.flush(20)
+                producer.flush(PATIENCE)
                 assert producer.send(b"y").status == "stored"
         finally:
             stop.set()

@@ -132,7 +132,7 @@ def test_what_a_trace_says_beside_its_ids_goes_with_it_and_never_with_a_context_
 def test_a_request_of_one_call_is_part_of_it_and_one_of_several_is_linked_to_them(
     client: Client, topic: str, spans: Spans
 ) -> None:
-    with spans.tracer.start_as_current_span("work"), Producer(topic, client=client, linger=0.5) as producer:
+    with spans.tracer.start_as_current_span("work"), Producer(topic, client=client, linger=3_600) as producer:
         producer.send(b"a")
         futures = [producer.send_async(b"b"), producer.send_async(b"c")]
         producer.flush()
@@ -402,7 +402,7 @@ print(sorted(name for name in sys.modules if name.startswith("opentelemetry")))
 
 def test_what_sends_is_no_part_of_the_trace_that_happened_to_begin_it(client: Client, topic: str, spans: Spans) -> None:
     """The task or thread of a producer outlives the call that begins it."""
-    with Producer(topic, client=client, linger=0.2) as producer:
+    with Producer(topic, client=client, linger=3_600) as producer:
         with spans.tracer.start_as_current_span("work"):
             producer.send_async(b"a")
             producer.send_async(b"b")

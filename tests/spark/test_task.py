@@ -17,7 +17,7 @@ from oncelog.spark.reading.offsets import Range
 from oncelog.spark.reading.task import ahead, pages
 from oncelog.wire.columns import MessageColumns, OffsetRun, ProducerRun, pack
 from oncelog.wire.models import TopicOffsets
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 PAGE = 2
 
@@ -136,6 +136,7 @@ def test_one_item_is_made_ahead_and_not_more() -> None:
     made: list[int] = []
     reading = ahead(items(made))
     assert next(reading) == 0
+    until(lambda: len(made) > 1, "one is made ahead")
     time.sleep(0.05)
     assert made == [0, 1]
     assert list(reading) == [1, 2, 3, 4]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,7 +24,11 @@ ROWS = 200
 
 
 def used(path: Path) -> int:
-    return sum(each.stat().st_size for each in path.iterdir())
+    size = 0
+    for each in path.iterdir():
+        with suppress(FileNotFoundError):  # LevelDB deletes some in the background
+            size += each.stat().st_size
+    return size
 
 
 def filled(path: Path, table: Table) -> LevelDBStore:

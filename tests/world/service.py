@@ -118,12 +118,20 @@ def running_engine() -> Iterator[RunningService]:
         yield running
 
 
+_KEPT: list[socket.socket] = []
+
+
 def free_port() -> int:
-    """A port nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port nobody listens on, and that is given to nobody who asks for any, as long as this process lives.
+
+    Whoever names it may listen there, with SO_REUSEADDR, as servers do.
+    """
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    _KEPT.append(kept)
+    port: int = kept.getsockname()[1]
+    return port
 
 
 class ServiceProcess:
