@@ -8,7 +8,7 @@ import pytest
 import requests
 
 from tests.access.carrying import Carrying
-from tests.cluster.instances import Instances, address, instances
+from tests.cluster.instances import LEASE_SECONDS, Instances, address, instances
 from tests.patience import until
 from tests.postgres import postgres_server
 from tests.rest.talk import assert_problem
@@ -22,7 +22,7 @@ TOPICS = [f"t{number}" for number in range(6)]
 
 @pytest.fixture(scope="module")
 def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instances]:
-    with instances(postgres_server().fresh_schema(), tmp_path_factory.mktemp("twins"), 2) as found:
+    with instances(postgres_server().fresh_schema(), tmp_path_factory.mktemp("twins"), 2, lease_seconds=LEASE_SECONDS) as found:
         yield found
 
 

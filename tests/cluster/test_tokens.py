@@ -9,7 +9,7 @@ import pytest
 
 from tests.access.carrying import Carrying
 from tests.behaviours.cli.support import run, value
-from tests.cluster.instances import Instances, address, instances, side_by_side
+from tests.cluster.instances import LEASE_SECONDS, Instances, address, instances, side_by_side
 from tests.patience import until
 from tests.postgres import postgres_server
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.wide
 
 @pytest.fixture(scope="module")
 def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instances]:
-    with instances(postgres_server().fresh_schema(), tmp_path_factory.mktemp("twins"), 2) as found:
+    with instances(postgres_server().fresh_schema(), tmp_path_factory.mktemp("twins"), 2, lease_seconds=LEASE_SECONDS) as found:
         yield found
 
 

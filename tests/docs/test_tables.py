@@ -62,7 +62,7 @@ def test_the_generated_tables_are_current(name: str) -> None:
 
 def test_every_metric_is_documented_and_every_documented_one_exists(running: RunningService) -> None:
     # By their heads: one that has labels has no value before there is something to say.
-    answered = set(re.findall(r"^# TYPE (oncelog_\w+)", requests.get(running.url + "/metrics", timeout=10).text, re.MULTILINE))
+    answered = set(re.findall(r"^# TYPE (oncelog_\w+)", requests.get(running.url + "/metrics", timeout=60).text, re.MULTILINE))
     documented = set(re.findall(r"^\| `(oncelog_\w+)`", (DOCS / "operating.md").read_text("utf-8"), re.MULTILINE))
     assert answered == documented
 

@@ -13,7 +13,7 @@ from oncelog_service.logs import TextLines, asking
 from oncelog_service.rest.exchange import Admitted, Exchange, Head
 from oncelog_service.rest.request_log import RequestLog
 from tests.patience import until
-from tests.rest.talk import connected, read_answer
+from tests.rest.talk import TIMEOUT, connected, read_answer
 from tests.world.service import RunningService, running_service
 
 NOBODY = "/v1/namespaces/default/topics/nobody/stats"
@@ -45,7 +45,7 @@ def lines() -> Any:
 
 def ask(service: RunningService, path: str, **headers: str) -> requests.Response:
     return requests.get(
-        service.url + path, headers={name.replace("_", "-"): value for name, value in headers.items()}, timeout=10
+        service.url + path, headers={name.replace("_", "-"): value for name, value in headers.items()}, timeout=TIMEOUT
     )
 
 
@@ -138,7 +138,7 @@ def test_no_line_has_a_secret(service: RunningService, lines: Lines) -> None:
 def test_who_is_refused_is_named(lines: Lines) -> None:
     with running_service(log_requests=True, token="hush-root") as service:
         made = requests.post(
-            f"{service.url}/v1/tokens", json={"name": "shop", "grants": ["read:default/x"]}, timeout=10,
+            f"{service.url}/v1/tokens", json={"name": "shop", "grants": ["read:default/x"]}, timeout=TIMEOUT,
             headers={"Authorization": "Bearer hush-root"},
         )  # fmt: skip
         assert ask(service, "/metrics", authorization=f"Bearer {made.json()['secret']}").status_code == 403

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.patience import PATIENCE
 from tests.spark.topics import Topics
 from tests.world.service import RunningService
 
@@ -52,7 +53,7 @@ def batches(frame: DataFrame, checkpoint: Path) -> dict[int, list[str]]:
         seen[batch] = values(rows)
 
     writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(checkpoint))
-    assert writer.trigger(availableNow=True).start().awaitTermination(120)
+    assert writer.trigger(availableNow=True).start().awaitTermination(PATIENCE)
     return seen
 
 

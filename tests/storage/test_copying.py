@@ -236,7 +236,7 @@ def gone(leases: LeaseTable, id: str, *resources: bytes, url: str = "http://gone
 def test_a_service_that_came_meanwhile_is_noticed(shared: Place, store: Store, still: bool) -> None:
     unserved = Unserved(store)
     unserved.begin()
-    with running_service(open_store=shared.open):
+    with running_service(open_store=shared.open, lease_seconds=60):  # who is not heard of for that long serves nothing
         if still:
             with pytest.raises(Served, match="serves it"):
                 unserved.check()
