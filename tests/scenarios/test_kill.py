@@ -126,7 +126,8 @@ def _publish_and_kill(service: ServiceProcess, kind: str, rows: int, seconds: fl
 
 
 def _loader(service: ServiceProcess, kind: str, rows: int) -> AbstractContextManager[subprocess.Popen[str]]:
-    return process("tests.scenarios.writing", kind, service.url, TOPIC, "loader", rows)
+    """It does not get far without being heard, however long it takes to strike it."""
+    return process("tests.scenarios.writing", kind, service.url, TOPIC, "loader", rows, unread_bytes=4_096)
 
 
 # --- two incarnations

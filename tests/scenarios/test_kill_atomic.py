@@ -7,12 +7,14 @@ What a crash behind each single write leaves is in tests/atomic/test_at_random.p
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from oncelog import Client
-from tests.scenarios.committing import check_commits, committing
+from tests.patience import until
+from tests.scenarios.committing import Committer, check_commits, committing
 from tests.world.crash import kill_while_starting, seeded, wait_for_attempts
 from tests.world.service import ServiceProcess
 
@@ -34,9 +36,12 @@ def test_kills_under_load_leave_every_commit_whole_or_absent(tmp_path: Path, kil
                     kill_while_starting(service, rng.uniform(0.3, 1.2))
                 service.start()
             wait_for_attempts(clients, 3)
+            until(lambda: _states(clients) == {"committed", "duplicate"}, "what is compared happens")
         check_commits(service.url, TOPICS, clients)
-        states = {each.state for client in clients for each in client.answered.values()}
-        assert states == {"committed", "duplicate"}, "what is compared does not happen"
         service.kill()
         service.start()
         check_commits(service.url, TOPICS, clients)
+
+
+def _states(clients: Sequence[Committer]) -> set[str]:
+    return {each.state for client in clients for each in tuple(client.answered.values())}

@@ -161,7 +161,7 @@ def test_a_call_is_tried_again_while_that_is_safe_and_its_time_lasts() -> None:
     with fake_server(lambda _: next(answers, Answer(200, b'["t"]'))) as fake, Client(fake.url) as client:
         assert client.topics() == ["t"]
         assert len(fake.requests) == 3
-    with fake_server(lambda _: problem(503, "storage_unavailable")) as fake, Client(fake.url, retry=0.1) as client:
+    with fake_server(lambda _: problem(503, "storage_unavailable")) as fake, Client(fake.url, retry=1) as client:
         with pytest.raises(StorageUnavailable) as caught:
             client.topics()
         assert caught.value.definite

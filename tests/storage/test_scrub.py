@@ -141,6 +141,7 @@ def test_what_a_scan_keeps_for_too_long_is_said_to_be_left(kind: str, tmp_path: 
             next(scan)
             with pytest.raises(StoreError, match="try again later"):
                 erase(store, 1_000)
+        monkeypatch.undo()
         store.write([put((M, key(1), b"the store goes on"))])
         erase(store, 1_000)
         assert not left_in(tmp_path, mark(1_000))

@@ -40,13 +40,18 @@ def kill_while_starting(service: ServiceProcess, seconds: float) -> None:
         pass  # it was killed before it answered
     finally:
         timer.join()
+        service.kill()  # where it was struck before there was any process
 
 
 @contextmanager
-def process(module: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """A client of a scenario as a process of its own; what is left of it at the end is killed."""
+def process(module: str, *arguments: object, unread_bytes: int = -1) -> Iterator[subprocess.Popen[str]]:
+    """A client of a scenario as a process of its own; what is left of it at the end is killed.
+
+    ``unread_bytes``: how much it may say that nobody has read yet, before it waits; a multiple of 4096.
+    """
     command = [sys.executable, "-m", module, *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as started:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=ROOT, pipesize=unread_bytes) as started:
         try:
             yield started
         finally:

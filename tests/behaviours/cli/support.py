@@ -74,7 +74,7 @@ def ctrl_c(when: Callable[[], bool], times: int = 1) -> Iterator[None]:
         until(when)
         for _ in range(times):
             os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.3)
+            time.sleep(1)  # two that come before the first is heard are one
 
     before = signal.signal(signal.SIGINT, lambda *_: None)
     pressing = threading.Thread(target=press)
