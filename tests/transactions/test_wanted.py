@@ -12,6 +12,7 @@ from oncelog_service.settlement import SettlementTask
 from oncelog_service.storage.memory import Disk
 from oncelog_service.transactions.wanted import EVERYTHING, Wanted
 from tests.transactions.house import opened
+from tests.world.clock import ManualClock
 from tests.world.service import running_service
 
 ALIVE = ("a", "b", "c")
@@ -77,7 +78,7 @@ def test_a_topic_that_cannot_be_told_now_holds_up_no_other_one() -> None:
                 await settle(participant, pointer, committed)
 
             inside.topics.settle = elsewhere  # type: ignore[method-assign]
-            task = SettlementTask(inside.topics, inside.transactions, SystemClock())
+            task = SettlementTask(inside.topics, inside.transactions, ManualClock())
             rounds = [await task.once() for _ in range(3)]
             return told, rounds, len(await inside.transactions.unacknowledged(0))
 
