@@ -195,6 +195,11 @@ def dripping(begin: bytes, drip: bytes, tls: ssl.SSLContext | None = None) -> It
         ended.set()
 
 
+def each_drip_takes_a_second(server: Dripping, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the client."""
+    monkeypatch.setattr("oncelog.http.sockets.time.monotonic", lambda real=time.monotonic: real() + server.sent)
+
+
 _OK = b"HTTP/1.1 200 OK\r\n"
 
 
@@ -213,9 +218,10 @@ _OK = b"HTTP/1.1 200 OK\r\n"
         (b"HTTP/1.1 307 There\r\nLocation: /there\r\nContent-Length: 100000\r\n\r\n", b"x"),
     ],
 )
-def test_an_answer_that_drips_ends_with_its_time(begin: bytes, drip: bytes) -> None:
+def test_an_answer_that_drips_ends_with_its_time(begin: bytes, drip: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     with dripping(begin, drip) as server:
-        transport = Transport(server.url, timeout=0.3)
+        each_drip_takes_a_second(server, monkeypatch)
+        transport = Transport(server.url, timeout=30)
         with pytest.raises(ConnectionFailed) as caught:
             transport.call("POST", "/", b"body", "text/plain")
         assert server.sent < DRIPS
@@ -223,11 +229,12 @@ def test_an_answer_that_drips_ends_with_its_time(begin: bytes, drip: bytes) -> N
         transport.close()
 
 
-def test_a_line_that_drips_ends_with_its_time() -> None:
+def test_a_line_that_drips_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     with dripping(_OK + b"Transfer-Encoding: chunked\r\n\r\n4\r\n{}\n{\r\nffff\r\n", b"x") as server:
-        transport = Transport(server.url, timeout=0.3)
+        transport = Transport(server.url, timeout=30)
         lines = drive_all(transport.ask_lines("POST", "/"))
         assert next(lines) == b"{}"
+        each_drip_takes_a_second(server, monkeypatch)
         with pytest.raises(ResponseTimeout):
             next(lines)
         assert server.sent < DRIPS
@@ -282,7 +289,7 @@ def test_the_addresses_of_a_host_share_the_time_for_connecting(monkeypatch: pyte
             return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
 
         monkeypatch.setattr(socket, "getaddrinfo", several)
-        monkeypatch.setattr("oncelog.http.connections.CONNECT_SECONDS", 1.0)
+        monkeypatch.setattr("oncelog.http.connections.CONNECT_SECONDS", 2.0)
         addresses += [silent, good]
         assert Transport("http://many.example", timeout=PATIENCE).call("GET", "/") == b"x"
         addresses[:] = [silent] * 8

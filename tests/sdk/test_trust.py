@@ -21,7 +21,7 @@ from oncelog.http.trust import CA_VARIABLES, Trust
 from oncelog.spark.connection import Connection
 from tests.sdk.fakes import Answer, FakeServer, fake_server, forward, listening
 from tests.sdk.test_process import run
-from tests.sdk.test_transport import DRIPS, dripping
+from tests.sdk.test_transport import DRIPS, dripping, each_drip_takes_a_second
 from tests.world.certificates import Authority, encrypted
 from tests.world.service import RunningService, free_port
 
@@ -151,10 +151,11 @@ def test_the_first_of_the_variables_wins() -> None:
     assert Trust.chosen(environment=everything).ca is None
 
 
-def test_an_answer_that_drips_under_tls_ends_with_its_time(certificates: Certificates) -> None:
+def test_an_answer_that_drips_under_tls_ends_with_its_time(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
     with dripping(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b"x", certificates.server()) as server:
+        each_drip_takes_a_second(server, monkeypatch)
         with pytest.raises(ConnectionFailed):
-            Client(server.url, verify=certificates.path("ca.pem"), timeout=1.0, retry=0).topics()
+            Client(server.url, verify=certificates.path("ca.pem"), timeout=30, retry=0).topics()
         assert 0 < server.sent < DRIPS
 
 
