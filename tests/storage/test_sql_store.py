@@ -334,6 +334,7 @@ def url_of(*servers: PostgresServer, **options: str) -> str:
     return f"{base}@/{database.partition('/')[2]}?{query}"
 
 
+@pytest.mark.wide
 def test_nothing_is_read_from_a_standby_and_after_a_fail_over_the_new_primary_is_written(tmp_path: Path) -> None:
     """Not where a URL names several hosts, nor where anybody asks for any of them. The standby receives nothing any more."""
 
