@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -70,7 +71,8 @@ class Fuzzed:
         with socket.create_connection(("127.0.0.1", self.service.port), TIMEOUT) as connection:
             try:
                 connection.sendall(data)
-                connection.shutdown(socket.SHUT_WR)
+                with suppress(OSError):  # it is reset: the next line says so
+                    connection.shutdown(socket.SHUT_WR)
                 answer = b"".join(iter(lambda: connection.recv(65_536), b""))
             except (ConnectionResetError, BrokenPipeError):
                 return

@@ -336,7 +336,7 @@ def calls_in_handlers(url: str, topic: str) -> None:
 
 
 def forgets_to_flush(url: str, topic: str) -> None:
-    producer = Producer(topic, url=url, name="p", linger=3_600)
+    producer = Producer(topic, url=url, name="p", linger=3_600, exit_timeout=60)
     for number in range(100):
         producer.send_async(b"%d" % number)
     threading.Thread(target=lambda: (time.sleep(0.3), producer.send_async(b"100"), sys.exit(3))).start()
@@ -357,7 +357,7 @@ def after_the_end(handler: Callable[[], object]) -> None:
 
 
 def sends_late(url: str, topic: str) -> None:
-    producer = Producer(topic, url=url, name="p", linger=3_600, exit_timeout=0.5)
+    producer = Producer(topic, url=url, name="p", linger=3_600, exit_timeout=60)
     producer.send_async(b"in time")
     after_the_end(lambda: producer.send_async(b"late"))
 
@@ -378,7 +378,7 @@ def begins_late(url: str, topic: str) -> None:
 
     def handler() -> None:
         threading.Thread.start = refuse  # type: ignore[method-assign]
-        producer = Producer(topic, url=url.replace("127.0.0.1", "localhost"), linger=3_600)
+        producer = Producer(topic, url=url.replace("127.0.0.1", "localhost"), linger=3_600, exit_timeout=60)
         for number in range(3):
             producer.send_async(b"%d" % number)
 
