@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.console.browsing import IN_A_BROWSER, assert_accessible
+from tests.patience import PATIENCE
 from tests.rest.talk import Topic
 from tests.watch.test_scene import FLOOR, Day
 from tests.world.clock import ManualClock
@@ -58,7 +59,8 @@ def test_an_alarm_says_what_to_do_and_leads_to_what_it_is_about(service: Running
     expect(page.get_by_role("heading", level=1)).to_have_text("Producers default/fenced")
 
 
-def test_on_a_bad_day_the_first_page_names_all_four_and_the_way_out(show: Show) -> None:
+def test_on_a_bad_day_the_first_page_names_all_four_and_the_way_out(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncelog_service.watch.gather._PATIENCE_SECONDS", PATIENCE)
     with House(ManualClock(), min_free_bytes=FLOOR) as house:
         day = Day(house)
         page = show(url=house.service.url)

@@ -16,7 +16,7 @@ import pytest
 from oncelog_service.bounds.room import look
 from oncelog_service.service import Service
 from tests.behaviours.cli.support import run
-from tests.patience import until
+from tests.patience import PATIENCE, until
 from tests.rest.talk import assert_problem, done
 from tests.world.clock import ManualClock
 from tests.world.house import House
@@ -28,7 +28,8 @@ FOUR = {"topic_held", "disk_low", "subscription_lags", "producer_fenced"}
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
+def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    monkeypatch.setattr("oncelog_service.watch.gather._PATIENCE_SECONDS", PATIENCE)
     with House(ManualClock(), min_free_bytes=FLOOR) as house:
         yield house
 
@@ -157,6 +158,21 @@ def test_a_transaction_that_is_prepared_is_left_to_its_database(house: House) ->
     [alarm] = house.client.alarms().alarms
     assert "db1 decides it" in alarm.what
     assert not any("abort" in each for each in alarm.commands)
+
+
+def test_a_transaction_that_cannot_be_asked_in_time_whether_it_is_prepared_is_not_to_be_aborted(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.topic.publish_under(pointer := house.start("long"), "x")
+    house.client.can_commit(pointer, [], resource="db1")
+    house.clock.advance(MINUTE)
+
+    async def stalls(*_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(house.service.service.transactions, "show", stalls)
+    [alarm] = house.client.alarms().alarms
+    assert alarm.commands == [f"oncelog tx show {pointer}"]
 
 
 def test_what_is_held_back_is_not_the_consumers_fault(house: House) -> None:

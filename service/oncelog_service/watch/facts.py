@@ -32,7 +32,7 @@ class Held(NamedTuple):
     """What the transaction service says; None: it does not know the pointer, or cannot be asked."""
     owner: str | None = None
     expires_ms: int | None = None
-    """When it will time out by itself."""
+    """When it will time out by itself; None of one in progress: it could not be asked what it is."""
     resource: str | None = None
     """The database that decides it."""
 
