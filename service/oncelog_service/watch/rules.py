@@ -180,7 +180,7 @@ def _held(facts: Facts, each: Held, age: int) -> Alarm:
         mend = "Wait a moment. Abort it only if it shows no database that decides it."
         commands = [show]
     elif each.state is None:
-        what += "; no transaction service that is asked here knows it"
+        what += "; no transaction service that could be asked here knows it"
         mend = "If another transaction service handed it out, end it there, or on this topic alone."
         settle = f"oncelog topic settle --rolled-back{_names(each.namespace, each.topic, str(each.pointer))}"
         commands = ["oncelog tx list --state held", settle]
