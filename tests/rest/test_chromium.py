@@ -9,10 +9,11 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,27 @@ pytestmark = [
     pytest.mark.wide,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH; .ci/run installs it"),
 ]
+
+
+class Server(ThreadingHTTPServer):
+    """One that is gone when it is closed: a browser opens connections before it needs them, and each has its thread."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        self._taken: list[socket.socket] = []
+        super().__init__(("127.0.0.1", port), handler)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        self._taken.append(connection)
+        return connection, address
+
+    def server_close(self) -> None:
+        super().server_close()
+        for each in self._taken:
+            with suppress(OSError):  # it has ended
+                each.shutdown(socket.SHUT_RDWR)
 
 
 class Strangers:
@@ -75,8 +97,7 @@ class Strangers:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self._server.daemon_threads = True
+        self._server = Server(port, Handler)
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()
