@@ -222,6 +222,7 @@ def test_atomic_commits_are_shown_filtered_and_aborted(calls: Calls, show: Show,
     row(page, table, "import:2").get_by_role("button", name="Abort").click()
     page.get_by_role("dialog", name="Abort atomic commit import:2?").get_by_role("button", name="Abort").click()
     expect(row(page, table, "import:2")).to_have_count(0)
+    expect(page.get_by_role("dialog")).to_be_hidden()
     page.keyboard.press("/")
     page.keyboard.type("import:2\n")
     one = page.get_by_role("region", name="Atomic commit import:2")
