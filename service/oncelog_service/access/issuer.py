@@ -18,6 +18,7 @@ import asyncio
 import json
 import logging
 import math
+import os
 import re
 import stat
 from base64 import urlsafe_b64decode
@@ -217,9 +218,11 @@ class Issuer:
 
 def document_in(path: Path) -> bytes:
     """What a file holds that may be a set of keys. Raises OSError; ValueError: it is none that ends, such as a pipe."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError("it is no plain file")
-    return path.read_bytes()
+    # Without O_NONBLOCK the opening of a pipe would wait for who writes.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is no plain file")
+        return file.read()
 
 
 def keys_of(document: bytes) -> dict[str | None, Key]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import typer
 from pydantic import ValidationError
 
+from oncelog.http.credentials import shown
 from oncelog_service.cli.frame.codes import FOUND
 from oncelog_service.cli.frame.lazy import noun
 from oncelog_service.cli.output import Output
@@ -19,7 +20,8 @@ from oncelog_service.cli.session import Json, as_command
 from oncelog_service.cli.settings import setting_option, settings_from
 from oncelog_service.config import SECRETS, Settings, open_file
 from oncelog_service.sources import FILE, BadConfigFile, Origin, problems_of
-from oncelog_service.storage.open import load_driver, path_of, shown
+from oncelog_service.storage.open import load_driver, path_of
+from oncelog_service.storage.open import shown as shown_store
 from oncelog_service.storage.port import DriverMissing
 
 group = noun()
@@ -128,7 +130,7 @@ def _store(settings: Settings) -> Iterator[Check]:
     except DriverMissing as error:
         yield Check("store", "failed", str(error))
     if path is None:
-        yield Check("store", "not checked", f"{shown(settings.store)} is not opened")
+        yield Check("store", "not checked", f"{shown_store(settings.store)} is not opened")
     elif path.exists():
         good = os.access(path, os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0))
         said = "is there and can be written; it is not opened" if good else "is there, and this user cannot read and write it"
