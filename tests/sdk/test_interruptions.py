@@ -3,6 +3,7 @@ with a database, both change or neither does."""
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 from collections import Counter
@@ -289,6 +290,27 @@ def test_whoever_waits_at_a_condition_is_woken_by_all_who_notify_and_by_no_other
     assert woken == [False, True, True]
     with pytest.raises(RuntimeError, match="un-acquired"):
         condition.wait()
+
+
+def test_ctrl_c_ends_the_waiting_also_where_it_does_not_wake_who_waits() -> None:
+    """As where it comes in the moment before the lock waits: Python has noted it, and nothing wakes the main thread."""
+    condition, has_ended, was_woken = Condition(threading.RLock()), threading.Event(), list[bool]()
+
+    def strike() -> None:
+        until(lambda: condition._waiters)  # type: ignore[attr-defined]
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        if not has_ended.wait(PATIENCE / 6):
+            was_woken.append(True)
+            with condition:
+                condition.notify_all()
+
+    thread = Thread(target=strike)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt), condition:
+        condition.wait()
+    has_ended.set()
+    thread.join()
+    assert not was_woken
 
 
 # --- reading ------------------------------------------------------------------------------------------------------------

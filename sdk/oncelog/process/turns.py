@@ -9,11 +9,17 @@ from __future__ import annotations
 import _thread
 import asyncio
 import threading
+import time
 from contextlib import suppress
 from itertools import starmap
+from math import inf
 from typing import Any, Self
 
 from oncelog.process import forks
+
+_DEAF_SECONDS = 1.0
+"""A signal that comes in the moment before the main thread waits in C, or that the system gives to another thread, does not end
+that waiting, and Python does not run its handler before: so the main thread waits no longer at once."""
 
 
 class Turn(_thread.RLock):  # type: ignore[misc]  # final to type checkers only
@@ -78,7 +84,7 @@ class Condition(threading.Condition):
         woken = False
         try:
             held.extend(starmap(self._release_save, ((),)))  # type: ignore[attr-defined]  # in C, where no handler runs
-            woken = waiter.acquire() if timeout is None else waiter.acquire(timeout > 0, timeout if timeout > 0 else -1)
+            woken = _acquired(waiter, timeout)
             return woken
         finally:
             if held:
@@ -86,6 +92,16 @@ class Condition(threading.Condition):
             if not woken:
                 with suppress(ValueError):
                     self._waiters.remove(waiter)  # type: ignore[attr-defined]
+
+
+def _acquired(waiter: _thread.LockType, timeout: float | None) -> bool:
+    if threading.current_thread() is not threading.main_thread():
+        return waiter.acquire() if timeout is None else waiter.acquire(timeout > 0, timeout if timeout > 0 else -1)
+    end = inf if timeout is None else time.monotonic() + timeout
+    while not waiter.acquire(timeout=max(0.0, min(end - time.monotonic(), _DEAF_SECONDS))):
+        if time.monotonic() >= end:
+            return False
+    return True
 
 
 class Loop:
