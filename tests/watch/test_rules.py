@@ -57,10 +57,10 @@ CASES: list[tuple[str, str, Mapping[str, Any], Mapping[str, Any] | None, list[st
     (
         "topic_held", "warning", held(60_000, state="in_progress", owner="loader", expires_ms=NOW + 5_000, subscriptions=2),
         held(59_999, state="in_progress"),
-        ["shop/orders", "77", "loader", "60 s", "12 messages", "2 subscriptions", "5 s", "oncelog tx abort 77"],
+        ["shop/orders", "77", "loader", "60 s", "12 messages", "2 subscriptions", "5 s", "oncelog tx abort 77 --unless-prepared"],
     ),
-    ("topic_held", "critical", held(LONG_HELD_MS, state="in_progress", expires_ms=NOW), None, ["oncelog tx abort 77"]),
-    ("topic_held", "warning", held(60_000, state="in_progress"), None, ["could not be asked in time", "oncelog tx show 77"]),
+    ("topic_held", "critical", held(LONG_HELD_MS, state="in_progress", expires_ms=NOW), None, ["times out in"]),
+    ("topic_held", "warning", held(60_000, state="in_progress"), None, ["oncelog tx abort 77 --unless-prepared"]),
     (
         "topic_held", "warning", held(LONG_HELD_MS - 1, state=None, producers=("pos",)), None,
         ["producer pos", "oncelog topic settle --rolled-back --namespace shop orders 77"],

@@ -114,7 +114,7 @@ def test_the_doctor_names_all_four_and_the_way_out(day: Day) -> None:
     day.house.clock.advance(1_001)
     told = run("doctor", url=day.house.service.url)
     for words in (
-        f"oncelog tx abort {day.pointer}",
+        f"oncelog tx abort {day.pointer} --unless-prepared",
         "oncelog topic delete TOPIC",
         "oncelog subscription seek --to latest events billing",
         "Stop one of the two",

@@ -171,14 +171,12 @@ def _held(facts: Facts, each: Held, age: int) -> Alarm:
         what += f"; it is prepared, and {each.resource} decides it"
         mend = "Have the program that prepared it recover its database (SqlParticipant.recover): that commits or aborts it."
         commands = [show]
-    elif each.state == "in_progress" and each.expires_ms is not None:
-        what += f"; it times out in {span(max(0, each.expires_ms - facts.now_ms))}"
-        mend = "Find out what its client does. If it is gone, abort the transaction: its messages are rolled back."
-        commands = [show, f"oncelog tx abort {each.pointer}"]
     elif each.state == "in_progress":
-        what += "; whether a database decides it could not be asked in time"
-        mend = "Wait a moment. Abort it only if it shows no database that decides it."
-        commands = [show]
+        if each.expires_ms is not None:
+            what += f"; it times out in {span(max(0, each.expires_ms - facts.now_ms))}"
+        mend = "Find out what its client does. If it is gone, abort the transaction: its messages are rolled back. One that is "
+        mend += "prepared by then is refused, since its database decides it."
+        commands = [show, f"oncelog tx abort {each.pointer} --unless-prepared"]
     elif each.state is None:
         what += "; no transaction service that could be asked here knows it"
         mend = "If another transaction service handed it out, end it there, or on this topic alone."
