@@ -21,20 +21,16 @@ from oncelog_service.access import audit
 from oncelog_service.access.audit import ADDRESSES, NAMELESS_LINES, NAMELESS_SECONDS, Asked, Audit
 from oncelog_service.rest import server
 from tests.access.carrying import Carrying
-from tests.patience import PATIENCE, until
+from tests.patience import until
 from tests.rest.talk import assert_problem, connected, head, read_answer
 from tests.world.certificates import Authority
 from tests.world.clock import ManualClock
 from tests.world.service import RunningService, free_port, running_service
 
+pytestmark = pytest.mark.usefixtures("patient_audit")
+
 TOKENS = "/v1/tokens"
 HELD_UP_SECONDS = audit._HELD_UP_SECONDS
-
-
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line is there before its answer also where the machine is slow."""
-    monkeypatch.setattr(audit, "_HELD_UP_SECONDS", PATIENCE)
 
 
 class House:
