@@ -247,7 +247,15 @@ def test_without_a_root_or_files_there_is_no_backup(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
-def test_a_refusal_is_answered_with_its_status_and_a_failure_on_the_way_as_the_last_line(tmp_path: Path) -> None:
+def test_a_refusal_is_answered_with_its_status_and_a_failure_on_the_way_as_the_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, goes_on, bring = iter([True]), threading.Event(), Archive.bring
+
+    def held_behind_the_first(archive: Archive, source: Path, size: int) -> tuple[str, bool]:
+        assert next(first, False) or goes_on.wait(PATIENCE)
+        return bring(archive, source, size)
+
     with running_service(f"leveldb://{tmp_path}/data", backup_root=tmp_path) as service, Client(service.url) as client:
         client.create_topic("t")
         (tmp_path / "full").mkdir()
@@ -256,9 +264,11 @@ def test_a_refusal_is_answered_with_its_status_and_a_failure_on_the_way_as_the_l
         assert (refused.exit_code, "not empty" in refused.stderr) == (6, True)
         with Producer[bytes]("t", client=client) as producer:
             producer.send_batch([b"." * 50_000] * 400)
+        monkeypatch.setattr(Archive, "bring", held_behind_the_first)
         steps = iter(client.backup("hot"))
         next(steps)
         (tmp_path / "hot/files").rename(tmp_path / "hot/elsewhere")
+        goes_on.set()
         with pytest.raises((BackupFailed, InvalidResponse)):
             list(steps)
         (tmp_path / "hot/elsewhere").rename(tmp_path / "hot/files")
