@@ -43,7 +43,7 @@ def test_every_page_is_shown_to_everybody(name: str, show: Show) -> None:
     expect(page.get_by_role("navigation", name="Pages").get_by_role("link", name=PAGES[name])).to_have_attribute(
         "aria-current", "page"
     )
-    assert page.title() == f"{PAGES[name]} · oncelog"
+    expect(page).to_have_title(f"{PAGES[name]} · oncelog")
     expect(page.get_by_text("The console is loading")).to_have_count(0)
     assert_accessible(page)
 

@@ -82,9 +82,8 @@ def test_messages_are_found_by_place_id_and_time(topic: Topic, show: Show) -> No
     expect(messages.first).to_contain_text("message 52")
     ms = struct.unpack(">Q", stored["id"].encode("latin-1")[:8])[0]
     choose(page, "a time", "Time", str(ms))
-    page.wait_for_url("**/*from=time*")
+    expect(messages.first).to_contain_text("message 50")  # of the page before, too, message 59 is the last
     expect(messages.last).to_contain_text("message 59")
-    assert offsets(page)[0] == "50"
     choose(page, "a time", "Time", "2999-01-01 00:00")
     expect(page.get_by_text("No messages from there on.")).to_be_visible()
     choose(page, "an offset", "Offset", "x")

@@ -14,6 +14,7 @@ from oncelog_service.console.files import console_files
 from oncelog_service.properties import TTL, check_properties
 from oncelog_service.service import Service
 from tests.console.browsing import IN_A_BROWSER, assert_accessible
+from tests.patience import until
 from tests.rest.talk import Calls, Topic
 from tests.world.service import RunningService, running_service
 
@@ -146,6 +147,7 @@ def test_a_question_that_the_browser_closes_while_it_is_under_way_says_how_it_en
     for _ in range(3):
         page.keyboard.press("Escape")
     expect(dialog).to_be_visible()
+    until(lambda: page.title() and asked, "it is asked")  # what has happened is told with an answer
     assert len(asked) == 1, "asked twice by a double click"
     asked[0].fulfill(
         status=503, content_type="application/problem+json", body='{"code": "storage_unavailable", "detail": "not now"}'
