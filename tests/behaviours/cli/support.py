@@ -67,20 +67,23 @@ def interrupted(running: subprocess.Popen[bytes]) -> int:
 
 
 @contextmanager
-def ctrl_c(when: Callable[[], bool], times: int = 1) -> Iterator[None]:
-    """In this block Ctrl-C is pressed, this many times, when it is so; one that comes too late does nothing."""
+def ctrl_c(when: Callable[[], bool], times: int = 1) -> Iterator[threading.Event]:
+    """In this block Ctrl-C is pressed, this many times, when it is so; one that comes too late does nothing. What is yielded is
+    set once it has been pressed."""
+    pressed = threading.Event()
 
     def press() -> None:
         until(when)
         for _ in range(times):
             os.kill(os.getpid(), signal.SIGINT)
+            pressed.set()
             time.sleep(1)  # two that come before the first is heard are one
 
     before = signal.signal(signal.SIGINT, lambda *_: None)
     pressing = threading.Thread(target=press)
     pressing.start()
     try:
-        yield
+        yield pressed
     finally:
         pressing.join(PATIENCE)
         signal.signal(signal.SIGINT, before)

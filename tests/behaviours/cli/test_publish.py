@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import count
 from pathlib import Path
 from threading import Event
 
@@ -16,6 +17,7 @@ from oncelog import Client, Reader
 from oncelog.api.calls import RETRY_SECONDS
 from oncelog_service.cli import session
 from oncelog_service.storage.memory import Disk, MemoryStore
+from oncelog_service.storage.port import Batch
 from tests.behaviours.cli.support import ctrl_c, last_persisted, payloads, process, run, value
 from tests.patience import PATIENCE, until
 from tests.world.service import RunningService, ServiceProcess, running_service
@@ -91,19 +93,28 @@ def test_ctrl_c_while_waiting_for_input_says_how_far_it_is_persisted(running: Ru
     assert out == b""
 
 
-def test_ctrl_c_in_the_midst_of_a_file_tells_the_truth_and_can_be_resumed(running: RunningService, tmp_path: Path) -> None:
-    lines = _lines(60_000)
+def test_ctrl_c_in_the_midst_of_a_file_tells_the_truth_and_can_be_resumed(tmp_path: Path) -> None:
+    lines, disk, written = _lines(60_000), Disk(), count()
     arguments = ("publish", "t", "--file", str(_file(tmp_path, lines)), "--producer", "p", "--resume", "--json")
-    _create(running.url)
-    with ctrl_c(lambda: last_persisted(running.url, "t", "p") > 0):
-        stopped = run(*arguments, url=running.url)
-    assert stopped.exit_code == 130, stopped.output
-    problem = json.loads(stopped.stderr)
-    last = last_persisted(running.url, "t", "p")
-    assert (stopped.stdout, problem["code"]) == ("", "interrupted")
-    assert problem["last_sequence_id"] == problem["stored"] - 1 == last < len(lines) - 1
-    assert value(run(*arguments, url=running.url))["skipped"] == last + 1
-    assert payloads(running.url, "t") == lines
+    with running_service(open_store=lambda: MemoryStore(disk)) as service:
+        url = service.url
+        _create(url)
+        with ctrl_c(lambda: last_persisted(url, "t", "p") > 0) as pressed:
+
+            def hold(batches: Sequence[Batch]) -> None:
+                """Else the file might end before anybody comes to press."""
+                if any(batch.laid for batch in batches) and next(written):
+                    pressed.wait(PATIENCE)
+
+            disk.before_sync = hold
+            stopped = run(*arguments, url=url)
+        assert stopped.exit_code == 130, stopped.output
+        problem = json.loads(stopped.stderr)
+        last = last_persisted(url, "t", "p")
+        assert (stopped.stdout, problem["code"]) == ("", "interrupted")
+        assert problem["last_sequence_id"] == problem["stored"] - 1 == last < len(lines) - 1
+        assert value(run(*arguments, url=url))["skipped"] == last + 1
+        assert payloads(url, "t") == lines
 
 
 def test_a_second_ctrl_c_waits_for_no_outcome_and_admits_what_is_not_known() -> None:
