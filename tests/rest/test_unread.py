@@ -171,6 +171,7 @@ def test_an_answer_that_is_cut_off_passes_for_none(tmp_path: Path) -> None:
         assert sorted(whole) == [False, True]
 
 
+@pytest.mark.wide
 def test_who_reads_too_slowly_gives_its_place_to_another(tmp_path: Path) -> None:
     with served(tmp_path, max_connections=4, max_unread_bytes=2**30) as service, ExitStack() as stack:
         topic = Topic(service.url)

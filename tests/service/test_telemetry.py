@@ -252,7 +252,7 @@ def test_what_waits_is_sent_when_the_service_stops(
     assert collector.exports
 
 
-@pytest.mark.parametrize("hangs", [True, False])
+@pytest.mark.parametrize("hangs", [True, pytest.param(False, marks=pytest.mark.wide)])
 def test_a_collector_that_hangs_or_is_away_holds_up_nothing(
     collector: Collector, house: ServiceProcess, monkeypatch: pytest.MonkeyPatch, hangs: bool, tmp_path: Path
 ) -> None:

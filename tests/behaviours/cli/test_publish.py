@@ -43,6 +43,7 @@ def _create_checked(url: str, **properties: str) -> None:
         client.create_topic("t", {"check.expected.offsets": True, **properties})
 
 
+@pytest.mark.wide
 def test_a_file_whose_publisher_and_service_are_killed_half_way_is_resumed_without_a_line_lost_or_doubled(tmp_path: Path) -> None:
     lines = _lines(6_000)
     path = _file(tmp_path, lines)
