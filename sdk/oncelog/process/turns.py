@@ -95,10 +95,9 @@ class Condition(threading.Condition):
 
 
 def _acquired(waiter: _thread.LockType, timeout: float | None) -> bool:
-    if threading.current_thread() is not threading.main_thread():
-        return waiter.acquire() if timeout is None else waiter.acquire(timeout > 0, timeout if timeout > 0 else -1)
     end = inf if timeout is None else time.monotonic() + timeout
-    while not waiter.acquire(timeout=max(0.0, min(end - time.monotonic(), _DEAF_SECONDS))):
+    most = _DEAF_SECONDS if threading.current_thread() is threading.main_thread() else threading.TIMEOUT_MAX
+    while not waiter.acquire(timeout=max(0.0, min(end - time.monotonic(), most))):
         if time.monotonic() >= end:
             return False
     return True
