@@ -102,7 +102,8 @@ class Checkpoint:
             CheckpointConflict: the stored position is not the one this object saw last: another process moved it, or a
                 transaction of this one was rolled back, or a position exists and was never loaded. Roll back, then
                 :meth:`load`.
-            ValueError: ``position`` lies before the one last seen; :meth:`reset` does that.
+            ValueError: ``position`` lies before the one last seen; :meth:`reset` does that. Or, as of every method here, the
+                connection is in AUTOCOMMIT.
         """
         target = _message_id(position)
         connection = self._on_demand.connection(session)

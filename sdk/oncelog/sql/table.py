@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Engine, Inspector, MetaData, Table, inspect
+from sqlalchemy import Connection, Engine, Inspector, MetaData, Table, inspect, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.schema import CreateTable
@@ -20,6 +21,9 @@ Working = Session | scoped_session[Session] | Connection
 """What the caller works with: its current transaction is what everything here is done in."""
 NAME_LIMIT = 249
 """The contract's limit for names of topics and producers; three of them in UTF-8 still fit MySQL's 3072 bytes of key."""
+
+_LEGACY = -1
+"""What SQLite's driver calls its way before Python 3.12, in which ``isolation_level`` says who begins."""
 
 
 def check_name(what: str, name: str) -> None:
@@ -34,10 +38,35 @@ def now_ms() -> int:
 
 
 def in_autocommit(connection: Connection) -> bool:
-    """Whether each statement commits by itself, by an option of the connection or of its engine."""
+    """Whether each statement commits by itself. That is asked of the driver, whoever has set it there, and however."""
     if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
         return True
-    return getattr(connection.connection.dbapi_connection, "autocommit", None) is True  # SQLite's is never True
+    driver: Any = connection.connection.dbapi_connection
+    setting = getattr(driver, "autocommit", None)
+    if callable(setting):  # of MySQL's drivers: this one sets it, and another one tells
+        setting = driver.get_autocommit() if hasattr(driver, "get_autocommit") else None
+    if setting not in (None, _LEGACY):
+        return bool(setting)
+    return connection.dialect.name == "sqlite" and not _begins(connection)
+
+
+def _begins(connection: Connection) -> bool:
+    """Whether anybody begins a transaction in SQLite: its driver, before it writes, or, where that is told to leave it to others
+    (``isolation_level=None``), one who does so when SQLAlchemy begins, as in its recipe for savepoints."""
+    driver: Any = connection.connection.driver_connection
+    if getattr(driver, "isolation_level", "") is not None:
+        return True
+    if not driver.in_transaction:
+        connection.execute(text("SELECT 1"))  # with which SQLAlchemy begins, unless it has begun
+    return bool(driver.in_transaction)  # SQLite's own word
+
+
+def no_transaction(what: str) -> ValueError:
+    """Makes the error for ``what`` works in AUTOCOMMIT."""
+    return ValueError(
+        f"{what} is in AUTOCOMMIT: there is no transaction to share, and what was done would stay when the rest fails; take an "
+        "engine that begins transactions, without isolation_level='AUTOCOMMIT' and without its driver's autocommit"
+    )
 
 
 def create_missing(tables: MetaData, engine: Engine) -> None:
@@ -74,7 +103,7 @@ class TableOnDemand:
         else:
             raise TypeError(f"what is needed is the Session or Connection of the effects, not {type(session).__name__}")
         if in_autocommit(connection):
-            raise ValueError("in AUTOCOMMIT there is no transaction that others could share")
+            raise no_transaction("the connection")
         if connection.engine not in self._engines_with_table:
             self._ensure_table(connection)
         return connection

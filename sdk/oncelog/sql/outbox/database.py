@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 
 from oncelog.sql.outbox.outbox import Outbox
 from oncelog.sql.outbox.plan import Name, Planned, decode, encode, taken
-from oncelog.sql.table import in_autocommit
+from oncelog.sql.table import in_autocommit, no_transaction
 
 T = TypeVar("T")
 
@@ -165,16 +165,16 @@ class OutboxDatabase:
     # --- how
 
     def _prepare(self) -> None:
-        self._outbox.create_tables(self._engine)
         with self._engine.connect() as connection:
             if in_autocommit(connection):
-                raise ValueError("a relay needs transactions; its engine is in AUTOCOMMIT")
+                raise no_transaction("the relay's engine")
             if connection.dialect.name == "postgresql":
                 # A relay that is paused, or whose machine is gone, would keep its lock, and no other could follow it.
                 self._settings = [f"set_config('idle_in_transaction_session_timeout', '{self._patience_ms}', true)"]
                 if connection.scalar(text("SHOW synchronous_commit")) == "off":
                     # A number that is given must stay given: what is published under it cannot be taken back.
                     self._settings.append("set_config('synchronous_commit', 'on', true)")
+        self._outbox.create_tables(self._engine)
         self._prepared = True
 
     @contextmanager

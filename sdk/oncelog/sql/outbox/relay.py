@@ -194,7 +194,7 @@ class OutboxRelay:
         """Publishes what is committed now, deletes it here once it is on disk in its topics, and answers how many rows it was.
 
         Raises:
-            OutboxBusy: another relay is at it. OutboxBehind: as :meth:`run`.
+            OutboxBusy: another relay is at it. OutboxBehind: as :meth:`run`. ValueError: the engine is in AUTOCOMMIT.
             OutboxBlocked: a topic refuses a row; everything that could be published is.
             OncelogError, SQLAlchemyError: the service, or the database, does not answer.
         """
