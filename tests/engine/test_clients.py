@@ -169,24 +169,37 @@ def test_threads_and_event_loops_share_one_engine() -> None:
         assert [each.name for each in threading.enumerate()].count("oncelog-engine") == 1
 
 
-async def test_a_client_of_asyncio_holds_up_its_loop_neither_at_the_beginning_nor_at_the_end(tmp_path: Path) -> None:
-    turns = 0
+async def test_a_client_of_asyncio_holds_up_its_loop_neither_at_the_beginning_nor_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine neither begins nor ends before this loop has had another turn: one that is held up has none."""
+    turned, had_one = threading.Event(), list[bool]()
+    main = Run._main
+
+    def wait_for_a_turn() -> None:
+        turned.clear()
+        had_one.append(turned.wait(PATIENCE))
+
+    def held(run: Run) -> None:
+        wait_for_a_turn()
+        main(run)
+        wait_for_a_turn()
 
     async def turn() -> None:
-        nonlocal turns
         while True:
-            await asyncio.sleep(0)
-            turns += 1
+            turned.set()
+            await asyncio.sleep(0.001)
 
+    monkeypatch.setattr(Run, "_main", held)
     turning = asyncio.ensure_future(turn())
     client = AsyncClient(f"leveldb://{tmp_path}/store")
     await client.create_topic("t")
-    before = turns
-    assert before > 10
+    assert had_one == [True]
     await client.close()
-    assert turns > before + 10
+    assert had_one == [True, True]
     await client.close()
     turning.cancel()
+    monkeypatch.undo()
     assert topics(f"leveldb://{tmp_path}/store") == ["t"]
 
 
