@@ -171,7 +171,7 @@ def test_a_body_that_is_too_large_or_does_not_come_leaves_a_line(house: House, d
 def test_what_a_stop_did_not_wait_for_leaves_a_line(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = threading.Event()
 
-    async def never(_: str) -> None:
+    async def never(*_: object) -> None:
         begun.set()
         await asyncio.Event().wait()
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from oncelog.errors import NotAllowed, OncelogError, Unauthorized
+from oncelog_service.access.grants import Right
+from oncelog_service.rest.answer import Answer
+from oncelog_service.rest.application import Application
+from oncelog_service.rest.exchange import Head
+from oncelog_service.rest.handlers import ranges
+from oncelog_service.rest.routes import Call, Route
+from oncelog_service.rest.table import ROUTES
+from oncelog_service.service import Service
 from tests.access.carrying import Carrying
 from tests.patience import until
 from tests.rest.talk import TIMEOUT, connected, head, read_answer
@@ -132,3 +143,137 @@ def test_what_waits_until_its_client_reads_is_refused_once_its_token_is_revoked(
         house.revoke()
         stream = connection.makefile("rb")
         assert [read_answer(stream)[0] for _ in range(2)] == [200, 401]
+
+
+# --- what has waited a moment, by no clock: it is asked, held at an await, and its token is not known any more when it goes on
+
+
+class _Held:
+    """Requests to a service that wait, each at its first await of a kind, while who asks loses what it was let in by."""
+
+    def __init__(self, service: Service, routes: tuple[Route, ...] = ROUTES) -> None:
+        self.service = service
+        self.application = Application(service, routes)
+        self.begun, self.may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def pause(self) -> None:
+        self.begun.set()
+        await self.may_go_on.wait()
+
+    async def outcome(self, head: Head, body: bytes, ended: str) -> Answer | OncelogError:
+        """``ended``: the id of the token that is gone while the request waits, in the very turn of the loop."""
+        asked = asyncio.ensure_future(self.application.admit(head).answer(body))
+        await self.begun.wait()
+        access = self.service.access
+        access._index([each for each in access.tokens if each.id != ended])
+        self.may_go_on.set()
+        try:
+            return await asked
+        except OncelogError as refused:
+            return refused
+
+
+def head_of(house: House, method: str, target: str, **shown: Any) -> Head:
+    host, path = urlsplit(house.service.url).netloc.encode(), target.partition("?")[0]
+    headers = {b"host": host, b"content-type": b"application/json"}
+    if not shown:
+        headers[b"authorization"] = f"Bearer {house.secret}".encode()
+    return Head(method, path, target.partition("?")[2].encode(), target, headers, **shown)
+
+
+def test_who_has_waited_a_moment_is_judged_again_as_one_who_has_waited_long(house: House) -> None:
+    async def ask(service: Service) -> Answer | OncelogError:
+        async def look(call: Call) -> str:
+            await held.pause()
+            return "not for bob"
+
+        held = _Held(service, (Route("GET", "/moment", look, "", right=Right.READ, reads=True),))
+        return await held.outcome(head_of(house, "GET", "/moment"), b"", house.id)
+
+    assert isinstance(house.service.on_loop(ask), Unauthorized)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/publish", {"messages": ["m"]}),
+        ("POST", "/store", {"messages": ["m"], "transactionWritePointer": 5}),
+        ("POST", "/trim", {"beforeOffset": 1}),
+        ("POST", "/erase", {"offset": 0}),
+        ("POST", "/producers", {"name": "p", "nonce": "n"}),
+        ("DELETE", "/producers/known", None),
+        ("POST", "/subscriptions", {"name": "other", "nonce": "n"}),
+        ("POST", "/subscriptions/s/seek", {"to": {"offset": 1}, "nonce": "n"}),
+        ("DELETE", "/subscriptions/s", None),
+        ("GET", "/rows", None),
+        ("GET", "/stats", None),
+    ],
+)
+def test_what_waited_until_its_topic_was_open_is_not_obeyed_once_its_token_is_revoked(
+    method: str, path: str, body: object, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.ada.good("POST", TOPIC + "/publish", json={"messages": ["there"]})
+    house.ada.good("POST", TOPIC + "/producers", json={"name": "known", "nonce": "n"})
+    house.ada.good("POST", TOPIC + "/subscriptions", json={"name": "s", "nonce": "n"})
+    carol = house.ada.make("carol", "read:default/t", "write:default/t", "manage:default/t", "operate")
+    house.id, house.secret = carol["id"], carol["secret"]
+
+    def state() -> list[object]:
+        addresses = "/stats", "/rows", "/producers", "/subscriptions"
+        return [house.ada.good("GET", TOPIC + each) for each in addresses]
+
+    async def ask(service: Service) -> Answer | OncelogError:
+        held, opened = _Held(service), service.topics.open
+
+        async def slow(*asked: Any, **how: Any) -> Any:
+            await held.pause()
+            return await opened(*asked, **how)
+
+        monkeypatch.setattr(service.topics, "open", slow)
+        data = b"" if body is None else json.dumps(body).encode()
+        return await held.outcome(head_of(house, method, TOPIC + path), data, house.id)
+
+    before = state()
+    assert isinstance(house.service.on_loop(ask), Unauthorized)
+    assert state() == before
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+def test_whose_token_was_revoked_by_the_change_before_makes_and_revokes_none(method: str, house: House) -> None:
+    """Else one who foresees the end has a new token waiting behind it, and stays."""
+    carol = house.ada.make("carol", "admin")
+    house.id, house.secret = carol["id"], carol["secret"]
+    bob, *_ = [each["id"] for each in house.ada.good("GET", "/v1/tokens") if each["name"] == "bob"]
+
+    async def ask(service: Service) -> Answer | OncelogError:
+        access, target = service.access, "/v1/tokens" + (f"/{bob}" if method == "DELETE" else "")
+        async with access._changing:
+            revoking = asyncio.ensure_future(access.revoke(house.id))
+            await asyncio.sleep(0)  # it is the first that waits
+            head = head_of(house, method, target)
+            asked = asyncio.ensure_future(Application(service).admit(head).answer(b'{"name": "later", "grants": ["admin"]}'))
+            await asyncio.sleep(0)
+        await revoking
+        try:
+            return await asked
+        except OncelogError as refused:
+            return refused
+
+    assert isinstance(house.service.on_loop(ask), Unauthorized)
+    assert sorted(each["name"] for each in house.ada.good("GET", "/v1/tokens")) == ["ada", "bob"]
+
+
+def test_who_may_read_fewer_topics_by_now_is_not_told_of_those_it_waited_for(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name is known as before, but of the rows that grant it something one is gone, with the topic that the body names."""
+    house.ada.make("cert:dora", "read:default/other")
+    ended = house.ada.make("cert:dora", "read:default/t")["id"]
+
+    async def ask(service: Service) -> Answer | OncelogError:
+        held = _Held(service)
+        monkeypatch.setattr(ranges, "wait_for_more", lambda *_: held.pause())
+        head = head_of(house, "POST", "/v1/namespaces/default/offsets", certificate="dora")
+        return await held.outcome(head, b'{"topics": {"t": {"after": 0}}, "wait": 60000}', ended)
+
+    assert isinstance(house.service.on_loop(ask), NotAllowed)

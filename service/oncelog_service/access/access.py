@@ -31,6 +31,10 @@ REREAD_SECONDS = 1.0
 """How soon an instance knows what another one has changed."""
 
 
+def _nothing() -> None:
+    pass
+
+
 class Access:
     """Knows the credentials that hold, over all openings of a store."""
 
@@ -140,9 +144,10 @@ class Access:
                     self._index(await asyncio.to_thread(read_tokens, self._opened[0]))
 
     @asynccontextmanager
-    async def _changes(self) -> AsyncIterator[Writer]:
+    async def _changes(self, still: Callable[[], object]) -> AsyncIterator[Writer]:
         """One change at a time, over all instances, on what all have changed so far; also a caller who has gone and had handed
-        something over. Raises StorageUnavailable, StorageFailed."""
+        something over. Raises StorageUnavailable, StorageFailed; and what ``still`` does, which is asked last: it may be the
+        caller whose token was revoked by the change before."""
         async with self._changing:
             if self._opened is None:
                 raise StorageUnavailable("the store is not open yet; nothing was done")
@@ -154,6 +159,7 @@ class Access:
                     self._index(await asyncio.to_thread(read_tokens, store))
                 except StoreError as error:
                     raise StorageUnavailable(f"the store cannot be read now; nothing was done: {error}") from error
+                still()
                 yield writer.under(lease)
 
     def _index(self, tokens: Sequence[Token]) -> None:
@@ -193,9 +199,14 @@ class Access:
         """Lists them by name, the oldest first; those that have expired too."""
         return sorted(self._tokens.values(), key=lambda token: (token.name, token.created_ms, token.id))
 
-    async def create(self, name: str, grants: Sequence[str], expires_in_ms: int | None) -> tuple[Token, str | None]:
-        """Makes a token, durable when this returns, and tells its secret. Raises InvalidRequest, StorageUnavailable."""
-        async with self._changes() as writer:
+    async def create(
+        self, name: str, grants: Sequence[str], expires_in_ms: int | None, still: Callable[[], object] = _nothing
+    ) -> tuple[Token, str | None]:
+        """Makes a token, durable when this returns, and tells its secret. ``still``: raises once who asks may not any more.
+
+        Raises InvalidRequest, StorageUnavailable.
+        """
+        async with self._changes(still) as writer:
             token, secret = draw(name, grants, self._now_ms(), expires_in_ms)
             if self.is_open and not self._keeps_admin([token]):
                 raise InvalidRequest("the first token must have the grant admin and no end, or nobody could make another one")
@@ -204,9 +215,10 @@ class Access:
             await writer.submit(batch, lambda: self._index([*self._tokens.values(), token]))
             return token, secret
 
-    async def revoke(self, id: str) -> Token:  # noqa: A002
-        """Ends a token, durably. Raises TokenNotFound; InvalidRequest: nobody could make another one; StorageUnavailable."""
-        async with self._changes() as writer:
+    async def revoke(self, id: str, still: Callable[[], object] = _nothing) -> Token:  # noqa: A002
+        """Ends a token, durably; ``still`` as above. Raises TokenNotFound; InvalidRequest: nobody could make another one;
+        StorageUnavailable."""
+        async with self._changes(still) as writer:
             token = self._tokens.get(id)
             if token is None:
                 raise TokenNotFound(f"there is no token {id[:100]!r}; `oncelog token list` shows their ids")

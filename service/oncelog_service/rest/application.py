@@ -7,7 +7,6 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from time import perf_counter
 from typing import NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
@@ -39,9 +38,6 @@ from oncelog_service.watch.watch import Watch
 
 _OPEN_TO_ALL = ("/healthz", "/livez", "/readyz", CONSOLE)
 """Answered without a token: for whatever watches over the process, and the page that asks for the token, with its files."""
-
-_AT_ONCE_SECONDS = 0.005
-"""What took no longer is answered as of the moment it was asked: to ask again who it was costs a poll one part in thirty."""
 
 _BUSIEST = ("/publish", "/poll", "}/commit")
 """Looked at before all others."""
@@ -146,21 +142,19 @@ class Application:
             self._service, path, {}, content_type, body, accept, principal, self._forwarder, standing, again, self.watch, known
         )
         call.audited = route.audited
-        began = perf_counter()
         try:
             if head.query:
                 call.query = _query(head.query)
-            asked = () if route.model is None else (await read_model(call, route.model),)
-            found = await route.handler(call, *asked)
-            if _has_waited(route, found, began):
-                again()
+            found = await standing.follow(_work(route, call))
+            if _is_told(route, found):
+                call.still()
         except NotServedHere as elsewhere:
             if head.header(ROUTE) != PROXY:
                 raise
             # A HEAD asks as a GET does: the body is left out here, where its client is answered.
             try:
                 answer = await self._forwarder.send(elsewhere.url, route.method, head.target, head.headers, body, principal)
-                if _has_waited(route, answer, began):
+                if _is_told(route, answer):
                     again()
                 return answer
             except BaseException as failure:  # whoever answers notes that
@@ -219,13 +213,20 @@ class Application:
         return self._access.principal_of(bearer, head.certificate, head.header(ON_BEHALF))
 
 
-def _has_waited(route: Route, found: object, began: float) -> bool:
-    """Whether what was found may be of a time when who asks may not have it any more: a poll waits, and a large page is read.
+async def _work(route: Route, call: Call) -> object:
+    """Has the request done, its body read before where the handler takes a model."""
+    if route.model is None:
+        return await route.handler(call)
+    asked = await read_model(call, route.model)
+    return await route.handler(call, asked)
 
-    Not of what comes bit by bit: nothing of that is there yet.
+
+def _is_told(route: Route, found: object) -> bool:
+    """Whether what was found is for those alone who may have it at this moment: what a poll has waited for is, and a page that
+    was read. What was done is done, whoever may learn it; and of what comes bit by bit nothing is there yet.
     """
     comes_later = isinstance(found, Answer) and not isinstance(found.body, bytes)
-    return (route.reads or route.waits) and not comes_later and perf_counter() - began > _AT_ONCE_SECONDS
+    return (route.reads or route.waits or route.method == "GET") and not comes_later
 
 
 def _said(found: tuple[_Address, dict[str, str]] | None) -> tuple[str | None, dict[str, str]]:

@@ -56,19 +56,25 @@ async def off_loop(large: bool, call: Callable[P, R], *args: P.args, **kwargs: P
 
 
 async def decoded(call: Call, decode: Callable[[str, bytes, int], R]) -> R:
-    """The body by one of the codec's functions. Raises as it does."""
+    """The body by one of the codec's functions. Raises as it does, and as :meth:`Call.still`."""
     if essence(call.content_type) == JSON:
-        return await off_loop(len(call.body) > AT_ONCE_BYTES, decode, call.content_type, call.body, MAX_JSON_VALUES)
-    try:
-        return decode(call.content_type, call.body, AT_ONCE_ITEMS)
-    except RequestTooLarge:
-        most = _ITEMS_A_MESSAGE * max(call.service.settings.max_messages, AT_ONCE_ITEMS)
-        return await asyncio.to_thread(decode, call.content_type, call.body, most)
+        found = await off_loop(len(call.body) > AT_ONCE_BYTES, decode, call.content_type, call.body, MAX_JSON_VALUES)
+    else:
+        try:
+            found = decode(call.content_type, call.body, AT_ONCE_ITEMS)
+        except RequestTooLarge:
+            most = _ITEMS_A_MESSAGE * max(call.service.settings.max_messages, AT_ONCE_ITEMS)
+            found = await asyncio.to_thread(decode, call.content_type, call.body, most)
+    call.still()
+    return found
 
 
 async def read_json(call: Call, what: str) -> Any:
-    """The body as JSON; an empty body is an empty object. Raises UnsupportedMediaType, InvalidRequest, RequestTooLarge."""
-    return await off_loop(len(call.body) > AT_ONCE_BYTES, _json, call, what)
+    """The body as JSON; an empty body is an empty object. Raises UnsupportedMediaType, InvalidRequest, RequestTooLarge; and as
+    :meth:`Call.still`."""
+    found = await off_loop(len(call.body) > AT_ONCE_BYTES, _json, call, what)
+    call.still()
+    return found
 
 
 def _json(call: Call, what: str) -> Any:
@@ -81,8 +87,10 @@ def _json(call: Call, what: str) -> Any:
 
 
 async def read_model(call: Call, kind: type[M]) -> M:
-    """The body as a model. Raises UnsupportedMediaType, InvalidRequest, RequestTooLarge."""
-    return await off_loop(len(call.body) > AT_ONCE_BYTES, _model, call, kind)
+    """The body as a model. Raises UnsupportedMediaType, InvalidRequest, RequestTooLarge; and as :meth:`Call.still`."""
+    found: M = await off_loop(len(call.body) > AT_ONCE_BYTES, _model, call, kind)
+    call.still()
+    return found
 
 
 def _model(call: Call, kind: type[M]) -> M:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import NamedTuple
+from types import coroutine
+from typing import Any, NamedTuple, TypeVar
 
 from oncelog.errors import NotAllowed, OncelogError, Unauthorized
 from oncelog_service.logs import Asking
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.foreign import CLOSED, CSP, GUARD
 from oncelog_service.traffic import Times
+
+T = TypeVar("T")
 
 REQUEST_ID = b"x-request-id"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -58,11 +61,31 @@ def _unnoted(error: OncelogError) -> None:
 class Standing:
     """How far the one who answers a request has come with it."""
 
-    __slots__ = ("idle",)
+    __slots__ = ("idle", "waited")
 
     def __init__(self) -> None:
         self.idle = False
         """Nothing has been done for it yet: it waits for its turn, and ends with its client."""
+        self.waited = False
+        """It has waited for something since it was judged who asks."""
+
+    @coroutine
+    def follow(self, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+        """Does the work, and notes whenever that has waited. What never waits costs no more for it, and no clock is asked: one
+        who waits a millisecond can be overtaken as one who waits a minute."""
+        failure: BaseException | None = None
+        while True:
+            try:
+                awaited = work.send(None) if failure is None else work.throw(failure)
+            except StopIteration as end:
+                done: T = end.value
+                return done
+            try:
+                yield awaited
+                failure = None
+            except BaseException as thrown:
+                failure = thrown
+            self.waited = True
 
 
 class Admitted(NamedTuple):

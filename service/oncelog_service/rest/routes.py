@@ -7,7 +7,7 @@ oncelog's errors. It knows nothing of status lines.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, get_type_hints
@@ -44,7 +44,7 @@ class Call:
     """Asks other instances, for what several of them have to answer together."""
     standing: Standing
     judged_again: Callable[[], Principal]
-    """Finds out anew who asks. Raises Unauthorized, NotAllowed."""
+    """Finds out anew who asks, and whether that one may what the address says. Raises Unauthorized, NotAllowed."""
     watch: Watch
     """Knows what is wrong, and how the service is doing."""
     known: str = ""
@@ -59,8 +59,20 @@ class Call:
         self.subject = asked.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     async def log(self) -> TopicLog:
-        """Opens the topic in the address. Raises TopicNotFound, TopicDamaged, NotServedHere."""
-        return await self.service.topics.open(self.path["namespace"], self.path["topic"])
+        """Opens the topic in the address. Raises TopicNotFound, TopicDamaged, NotServedHere; and as :meth:`still`."""
+        log = await self.service.topics.open(self.path["namespace"], self.path["topic"])
+        self.still()
+        return log
+
+    def still(self) -> None:
+        """Judges who asks again, if that was before something was waited for: a token may have been revoked meanwhile.
+
+        To be called between what is waited for and what is done, or told, by the right of who asks. Raises Unauthorized,
+        NotAllowed.
+        """
+        if self.standing.waited:
+            self.standing.waited = False
+            self.principal = self.judged_again()
 
     def turn(self, sizes: Sizes = ()) -> _InTurn:
         """Waits, where it is entered, until the request may be worked on: nothing has been done for it before.
@@ -122,13 +134,13 @@ class _InTurn:
             call.standing.idle = False
         if turn.refused:
             raise StorageUnavailable(STOPPING)
-        call.principal = call.judged_again()
+        call.still()
 
     async def __aexit__(self, *raised: object) -> None:
         self._call.service.turns.end(self._turn)
 
 
-Handler = Callable[..., Awaitable[object]]
+Handler = Callable[..., Coroutine[Any, Any, object]]
 """Is given a Call and, if its signature has a second parameter, a model of that kind, which the body was read as. It returns an
 Answer, or what is to be answered as JSON."""
 

@@ -88,7 +88,9 @@ async def rollback(call: Call) -> None:
     """Roll back what a publish stored. The body is that publish's answer, sent back as it came. Idempotent."""
     check_producer(call, None)  # what it names may be of any producer
     log = await call.log()
-    await log.roll_back(await decoded(call, decode_rollback), call.principal.whose())
+    details = await decoded(call, decode_rollback)
+    check_producer(call, None)
+    await log.roll_back(details, call.principal.whose())
 
 
 async def poll(call: Call) -> Answer:

@@ -8,6 +8,7 @@ from oncelog.errors import ProducerNotFound
 from oncelog.wire.models import OpenedProducer, OpenProducer, Producer, Why
 from oncelog_service.access.grants import Right
 from oncelog_service.rest.bodies import query_int, query_limit, query_optional_int
+from oncelog_service.rest.handlers.messages import check_producer
 from oncelog_service.rest.routes import Call
 
 
@@ -17,8 +18,9 @@ async def open_(call: Call, asked: OpenProducer) -> OpenedProducer:
     Repeating an open with the same `nonce` answers the same epoch. Without a `name` a globally unique one is assigned, which ends
     when it is deleted under its `epoch`, or was not used for long; repeating that assigns another one, and the first ends unused.
     """
-    call.principal.check_producer(call.path["namespace"], call.path["topic"], asked.name)
+    check_producer(call, asked.name)
     log = await call.log()
+    check_producer(call, asked.name)
     return await log.producers.open(asked.name, asked.nonce, asked.gaps)
 
 
@@ -47,17 +49,23 @@ async def delete(call: Call) -> None:
     With a `generation` nothing is done to one of a topic that was made anew since it was looked at.
     """
     name = call.path["producer"]
-    if "epoch" in call.query:
-        call.audited = False  # its client has done with it
-        call.principal.check_producer(call.path["namespace"], call.path["topic"], name)
-    else:
-        call.check(Right.MANAGE, call.path["topic"])
+    call.audited = "epoch" not in call.query  # else its client has done with it
+    _check_end(call, name)
     log = await call.log()
+    _check_end(call, name)
     log.topic.check_generation(query_optional_int(call, "generation"))
     if "epoch" in call.query:
         await log.producers.end(name, query_int(call, "epoch"))
     else:
         await log.producers.forget(name)
+
+
+def _check_end(call: Call, name: str) -> None:
+    """Raises NotAllowed unless who asks may have the name end, or be forgotten."""
+    if "epoch" in call.query:
+        check_producer(call, name)
+    else:
+        call.check(Right.MANAGE, call.path["topic"])
 
 
 async def why(call: Call) -> Why:

@@ -30,8 +30,7 @@ async def offsets(call: Call, asked: AskOffsets) -> dict[str, TopicOffsets]:
     wait = min(asked.wait, call.service.settings.max_wait_ms)
     if len(asked.topics) > MAX_TOPICS:
         raise InvalidRequest(f"at most {MAX_TOPICS} topics can be asked about at once, not {len(asked.topics)}")
-    for topic in asked.topics:
-        call.check(Right.READ, topic)
+    _check(call, asked)
     found: dict[str, tuple[Ranges, TopicAsked]] = {}
     elsewhere: dict[str, dict[str, TopicAsked]] = {}
     for topic, about in asked.topics.items():
@@ -44,9 +43,19 @@ async def offsets(call: Call, asked: AskOffsets) -> dict[str, TopicOffsets]:
     with call.service.waits.holding(len(call.body)) as may_wait:
         wait = wait if may_wait else 0
         if elsewhere:
-            return await _everywhere(call, found, elsewhere, wait)
-        await wait_for_more(found, wait, call.service.clock)
-        return await _here(found)
+            answer = await _everywhere(call, found, elsewhere, wait)
+        else:
+            await wait_for_more(found, wait, call.service.clock)
+            answer = await _here(found)
+    _check(call, asked)
+    return answer
+
+
+def _check(call: Call, asked: AskOffsets) -> None:
+    """Raises NotAllowed unless who asks may, at this moment, read each of the topics."""
+    call.still()
+    for topic in asked.topics:
+        call.check(Right.READ, topic)
 
 
 async def _here(found: Mapping[str, tuple[Ranges, TopicAsked]]) -> dict[str, TopicOffsets]:

@@ -64,11 +64,13 @@ async def everywhere(call: Call) -> list[SubscriptionOnTopic]:
         topics = await call.service.topics.subscribed(behind, _TOPICS_AT_ONCE, including=bool(name))
         if not topics:
             break
+        call.still()
         seen = [each for each in topics if call.principal.may(Right.DESCRIBE, *each)]
         asked = (_of_topic(call, each, name if each == behind else "", limit) for each in seen)
         found += [each for part in await asyncio.gather(*asked) for each in part]
         behind, name = topics[-1], ""
-    return found[:limit]
+    call.still()
+    return [each for each in found[:limit] if call.principal.may(Right.DESCRIBE, each.namespace, each.topic)]
 
 
 def _behind(after: str) -> tuple[TopicName, str]:

@@ -17,7 +17,7 @@ async def create(call: Call, asked: CreateToken) -> CreatedToken:
     The first token must have the grant `admin` and no end: from then on every request needs one. A name that begins with `cert:`
     is that of a client certificate, which is its own secret. Two tokens under one name hold at once, as when one is exchanged.
     """
-    token, secret = await call.service.access.create(asked.name, asked.grants, asked.expires_in_ms)
+    token, secret = await call.service.access.create(asked.name, asked.grants, asked.expires_in_ms, call.still)
     call.subject = _named(token)
     return CreatedToken(**token.shown(), secret=secret)
 
@@ -32,4 +32,4 @@ async def revoke(call: Call) -> None:
 
     The last token with `admin` and without an end is not ended, unless the service has one from its settings.
     """
-    call.subject = _named(await call.service.access.revoke(call.path["token"]))
+    call.subject = _named(await call.service.access.revoke(call.path["token"], call.still))

@@ -40,7 +40,9 @@ async def get(call: Call) -> Topic:
 async def list_(call: Call) -> list[str]:
     """The names, sorted, of those that who asks has a right on."""
     namespace = call.path["namespace"]
-    return [each for each in await call.service.topics.names(namespace) if call.principal.may(Right.DESCRIBE, namespace, each)]
+    names = await call.service.topics.names(namespace)
+    call.still()
+    return [each for each in names if call.principal.may(Right.DESCRIBE, namespace, each)]
 
 
 async def delete(call: Call) -> None:
@@ -104,6 +106,7 @@ async def list_stats(call: Call) -> list[ListedTopic]:
     found, after, limit = list[ListedTopic](), call.query.get("after", ""), query_limit(call)
     while len(found) < limit:
         page = await call.service.topics.listed(namespace, after, limit)
+        call.still()
         if not page:
             break
         found += [each for each in page if call.principal.may(Right.DESCRIBE, namespace, each.name)]
@@ -113,7 +116,9 @@ async def list_stats(call: Call) -> list[ListedTopic]:
 
 async def namespaces(call: Call) -> list[str]:
     """Every namespace that has a topic or a policy, sorted, of those in which who asks may have a right."""
-    return [each for each in await call.service.topics.namespaces() if call.principal.knows(each)]
+    namespaces = await call.service.topics.namespaces()
+    call.still()
+    return [each for each in namespaces if call.principal.knows(each)]
 
 
 async def get_policies(call: Call) -> NamespacePolicies:

@@ -101,8 +101,10 @@ async def can_commit(call: Call, changes: Changes) -> CanCommit:
     With `resource` the transaction is prepared: it does not time out before the maximum lifetime, so that
     the recovery of that database can still end it. Answers the id of the store that the transaction is in.
     """
-    pointer, by = pointer_of(call), _by(call)
-    store_id = await call.service.transactions.can_commit(pointer, await _keys(call, changes), changes.resource, by)
+    pointer = pointer_of(call)
+    _by(call)
+    keys = await _keys(call, changes)
+    store_id = await call.service.transactions.can_commit(pointer, keys, changes.resource, _by(call))
     return CanCommit(store_id=store_id)
 
 
@@ -110,10 +112,11 @@ async def commit(call: Call, changes: Changes) -> TransactionStatus:
     """Commit, with the changed keys if they were not handed in before. Idempotent."""
     pointer = pointer_of(call)
     with of_another(call):
-        by = _by(call)
+        _by(call)
         if changes.resource is not None:
             raise InvalidRequest("a resource goes with can-commit only")
-        await call.service.transactions.commit(pointer, await _keys(call, changes), by)
+        keys = await _keys(call, changes)
+        await call.service.transactions.commit(pointer, keys, _by(call))
     return _ended(call, await call.service.transactions.show(pointer))
 
 
@@ -290,7 +293,9 @@ def _checked(pointers: list[int]) -> list[int]:
 
 
 async def _keys(call: Call, changes: Changes) -> list[bytes]:
-    return await off_loop(len(call.body) > AT_ONCE_BYTES, _encoded_keys, changes)
+    keys = await off_loop(len(call.body) > AT_ONCE_BYTES, _encoded_keys, changes)
+    call.still()
+    return keys
 
 
 def _encoded_keys(changes: Changes) -> list[bytes]:
