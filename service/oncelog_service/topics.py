@@ -50,7 +50,7 @@ from oncelog_service.properties import (
     shown_properties,
 )
 from oncelog_service.reading import Scans, read
-from oncelog_service.storage.backup.incarnation import find_incarnation, raised
+from oncelog_service.storage.incarnation import find_incarnation, raised
 from oncelog_service.storage.keys import (
     FIRST_GENERATION,
     GENERATION_SIZE,

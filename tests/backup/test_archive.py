@@ -24,6 +24,7 @@ from oncelog_service.storage.files import directory
 from oncelog_service.storage.files.directory import sync_directory
 from oncelog_service.storage.files.leveldb_manifest import version_of
 from oncelog_service.storage.files.leveldb_staged import staged_leveldb
+from oncelog_service.storage.incarnation import FIRST, put_incarnation
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Staged, Store, StoreClosed, StoreDamaged, StoreError, Table
 from oncelog_service.storage.seals import raw
@@ -176,7 +177,7 @@ def test_it_is_readable_by_its_owner_alone(tmp_path: Path, store: Store, archive
     try:
         backup(archive, store)
         with Restoring("leveldb", tmp_path / "new") as restoring:
-            restoring.lay(archive, archive.newest(), 0, lambda size: None)
+            restoring.lay(archive, archive.newest(), lambda store: None, lambda size: None)
             restoring.finish()
     finally:
         os.umask(before)
@@ -628,6 +629,12 @@ def test_a_command_that_is_killed_leaves_no_backup_and_the_next_one_is_whole(
 # --- restoring
 
 
+def begun(store: Store) -> None:
+    batch = Batch()
+    put_incarnation(batch, FIRST._replace(began_ms=0))
+    store.write([batch])
+
+
 @pytest.mark.parametrize("kind", IN_FILES)
 def test_a_restore_that_is_broken_off_is_no_store(kind: str, tmp_path: Path, archive: Archive) -> None:
     with closing(store_opener(f"{kind}://{tmp_path}/data")()) as store:
@@ -637,7 +644,7 @@ def test_a_restore_that_is_broken_off_is_no_store(kind: str, tmp_path: Path, arc
     url = f"{kind}://{tmp_path}/new"
     with pytest.raises(StoreError):
         store_opener(url)()
-    restoring.lay(archive, found, 0, lambda size: None)
+    restoring.lay(archive, found, begun, lambda size: None)
     with pytest.raises(StoreError):
         store_opener(url)()
     result = run("restore", str(archive.path), "--store", url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -14,8 +15,10 @@ from oncelog import Client, Consumer, Outbox, OutboxRelay, Producer, Reader
 from oncelog.errors import ConsumerFenced, OncelogError, ProducerFenced, StaleMessageId, TransactionNotFound
 from oncelog.wire.models import Acknowledge, TopicAsked
 from oncelog.wire.requests import PublishRequest
-from oncelog_service.storage.backup.incarnation import begin_incarnation, find_incarnation
+from oncelog_service.renewal import begin_incarnation
+from oncelog_service.storage.incarnation import ANEW_BITS, CHANCE_BITS, TIME_BITS, find_incarnation, next_number
 from oncelog_service.storage.open import store_opener
+from oncelog_service.storage.port import Batch, StoreError, Table
 from tests.behaviours.cli.support import run, value
 from tests.patience import PATIENCE, until
 from tests.rest.talk import Topic
@@ -102,6 +105,80 @@ def test_ids_go_on_behind_those_of_before_whatever_the_clock_says(tmp_path: Path
         newest = client.stats("t").last_message_id
         assert newest is not None
         assert bytes(newest) > bytes(last)
+
+
+@contextmanager
+def backed_up_ahead(tmp_path: Path) -> Iterator[tuple[Client, str]]:
+    """The same; but the clock was an hour ahead when something was published, and was set right before the backup. ``str``: the
+    id of the last message, which is not in it."""
+    right = time.time_ns() // 1_000_000 - 1_000
+    clock = ManualClock(right + 3_600_000)
+    with running_service(f"leveldb://{tmp_path}/data", clock, backup_root=tmp_path) as service, Client(service.url) as client:
+        client.create_topic("t")
+        published(client, range(10))
+        clock.ms = right
+        assert run("backup", "create", "archive", url=service.url).exit_code == 0
+        published(client, range(10, 20))
+        yield client, str(client.stats("t").last_message_id)
+
+
+def test_no_message_id_comes_again_where_the_stores_own_times_are_ahead_of_the_clock(tmp_path: Path) -> None:
+    with backed_up_ahead(tmp_path) as (client, last):
+        store = Before(client, tmp_path / "archive").restored(tmp_path / "new")
+    with running_service(store) as service, Client(service.url) as client:
+        published(client, range(100, 106))
+        with Reader("t", client=client, start=10, timeout=0) as reader:
+            ids = [str(each.message_id) for each in reader]
+        assert len(ids) == 6
+        assert min(ids) > last, "a reader behind it is given all that is new"
+
+
+def test_no_write_pointer_comes_again_where_the_stores_own_are_ahead_of_the_clock(tmp_path: Path) -> None:
+    right = time.time_ns() // 1_000_000 - 1_000
+    clock = ManualClock(right + 3_600_000)
+    with running_service(f"leveldb://{tmp_path}/data", clock, backup_root=tmp_path) as service, Client(service.url) as client:
+        client.start_transaction()
+        clock.ms = right
+        assert run("backup", "create", "archive", url=service.url).exit_code == 0
+        behind = [client.start_transaction().write_pointer for _ in range(10)]
+        store = Before(client, tmp_path / "archive").restored(tmp_path / "new")
+    with running_service(store) as service, Client(service.url) as client:
+        assert client.start_transaction().write_pointer > max(behind)
+
+
+def test_a_restore_by_a_clock_that_lags_behind_the_backup_is_refused(tmp_path: Path) -> None:
+    clock = ManualClock(time.time_ns() // 1_000_000 + 3_600_000)
+    with running_service(f"leveldb://{tmp_path}/data", clock, backup_root=tmp_path) as service, Client(service.url) as client:
+        client.create_topic("t")
+        assert run("backup", "create", "archive", url=service.url).exit_code == 0
+    refused = run("restore", str(tmp_path / "archive"), "--store", f"leveldb://{tmp_path}/new")
+    assert refused.exit_code == 1
+    assert "set the clock first" in refused.stderr
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("known", [0, 1, 2**40, 1_795_000_000 * 2**20 + 7, 2**52 + 12_345])
+@pytest.mark.parametrize("now_ms", [0, 1_795_000_000_000, 4_200_000_000_000])
+def test_the_number_of_an_incarnation_is_above_all_that_is_known_and_the_clock_and_below_2_53(known: int, now_ms: int) -> None:
+    assert TIME_BITS + CHANCE_BITS + ANEW_BITS == 53
+    low, high = (next_number(known, now_ms, chance) for chance in (0, 2**CHANCE_BITS - 1))
+    assert known < low < high < high + 2**ANEW_BITS <= 2**53
+    assert (now_ms // 64_000) << CHANCE_BITS + ANEW_BITS <= low
+    with pytest.raises(StoreError, match="2106"):
+        next_number(known, 2**32 * 1_000, 0)
+
+
+def test_a_store_that_a_former_version_restored_has_the_incarnation_that_it_had(tmp_path: Path) -> None:
+    second = 1_795_000_000
+    with closing(store_opener(f"leveldb://{tmp_path}/data")()) as store:
+        batch = Batch()
+        batch.put(Table.STORE_ID, b"restored", b"%032x" % second)
+        store.write([batch])
+        assert find_incarnation(store) == (second * 2**20, *[second * 1_000] * 4)
+        begun = begin_incarnation(store, 0)
+        assert begun.number > second * 2**20
+        assert min(begun[1:4]) > second * 1_000
+        assert find_incarnation(store) == begun
 
 
 def test_a_reader_that_runs_on_is_told(tmp_path: Path) -> None:
@@ -196,9 +273,9 @@ def test_two_restores_of_one_backup_are_two_incarnations(tmp_path: Path) -> None
     found = []
     for store in stores:
         with closing(store_opener(store)()) as opened:
-            found.append(find_incarnation(opened))
-            assert begin_incarnation(opened, 0) == found[-1] + 1, "a clock that went back is no reason for the same one"
-    assert 0 not in found
+            found.append(find_incarnation(opened).number)
+            assert begin_incarnation(opened, 0).number > found[-1], "a clock that went back is no reason for the same one"
+    assert len({0, *found}) == 3, "also within one second"
 
 
 def test_a_producer_without_a_name_is_told_too(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from oncelog_service.storage.records import (
     ExpiryRow,
     GroupProducerRow,
     GroupRow,
+    IncarnationRow,
     JournalMetaRow,
     NamespaceRow,
     ProducerRow,
@@ -56,6 +57,9 @@ RECORDS = {
     "subscription_v1": SubscriptionRow(7, [("nonce-1", 6), ("nonce-2", 7)], 336_776),
     "subscription_deleted_v1": SubscriptionRow(8),
     "copy_v1": CopyRow(of="00112233445566778899aabbccddeeff", source="leveldb:///var/lib/oncelog", finished=False),
+    "incarnation_v1": IncarnationRow(
+        3_757_200_000_000_000, 1_790_000_000_001, 1_790_000_000_002, 1_790_000_000_003, 1_790_000_000_000
+    ),
     "group_producer_v1": GroupProducerRow(4, "2026-09-21", "t-4", 336_776, "c0ffee", "ada"),
 }
 

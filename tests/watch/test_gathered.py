@@ -16,6 +16,7 @@ from cryptography import x509
 from oncelog import Client, errors
 from oncelog.wire.overview import Alarm
 from oncelog_service.rest.certificates import ends_ms_of, not_after
+from oncelog_service.storage.incarnation import FIRST
 from oncelog_service.storage.port import Batch, Table
 from oncelog_service.watch.refusals import MOST, Refusals
 from oncelog_service.watch.rules import LATELY_MS
@@ -181,8 +182,8 @@ def test_the_end_of_a_certificate_is_read_from_its_file(tmp_path: Path) -> None:
 
 
 def test_a_restored_store_says_so_for_a_day(house: House) -> None:
-    assert house.service.service.topics.incarnation == 0
-    house.service.service.topics.incarnation = house.clock.now_ms() // 1_000
+    assert house.service.service.topics.incarnation == FIRST
+    house.service.service.topics.incarnation = FIRST._replace(began_ms=house.clock.now_ms())
     assert alarms(house)["store_restored"].severity == "info"
     house.clock.advance(86_400_000)
     assert alarms(house) == {}

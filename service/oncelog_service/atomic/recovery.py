@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from oncelog_service.atomic.plan import Plan
 from oncelog_service.atomic.records import RECORDS, TopicRef
-from oncelog_service.storage.backup.incarnation import find_incarnation, first_ms
+from oncelog_service.storage.incarnation import find_incarnation
 from oncelog_service.storage.keys import GENERATION_SIZE, journal_key, split_chunk_key, split_topic_key
 from oncelog_service.storage.port import Batch, RowDamaged, Store, StoreDamaged, Table
 from oncelog_service.storage.records import GroupProducerRow, JournalMetaRow, decode_record
@@ -53,7 +53,7 @@ def find(store: Store, partitions: int) -> Found:
                 stale.delete(Table.JOURNAL, journal_key(partition, position))
         row = JournalMetaRow(partitions, row.numbers, [0] * partitions)
         plans = [Plan() for _ in range(partitions)]
-    return Found(row, plans, producers, stale, _staged(store), first_ms(find_incarnation(store)))
+    return Found(row, plans, producers, stale, _staged(store), find_incarnation(store).numbers_ms)
 
 
 def _plan(store: Store, partition: int, begin: int) -> Plan:

@@ -28,7 +28,7 @@ from oncelog_service.log.limits import Limits
 from oncelog_service.log.names.generations import Generations
 from oncelog_service.log.numbers import Numbers
 from oncelog_service.log.stamps import Stamps
-from oncelog_service.storage.backup.incarnation import first_ms, raised
+from oncelog_service.storage.incarnation import FIRST, Incarnation, raised
 from oncelog_service.storage.keys import ROW_ID_SIZE, split_row_id
 from oncelog_service.storage.port import Store
 from oncelog_service.storage.records import ProducerRow, SubscriptionRow, TopicRow
@@ -72,8 +72,8 @@ class OpenTopic:
     transactions: Transactions
     participant: str
     """How the transaction service calls this generation."""
-    incarnation: int = 0
-    """Of the store (storage/backup/incarnation.py)."""
+    incarnation: Incarnation = FIRST
+    """Of the store."""
     deduplication: Callable[[TopicRow], bool]
     """Whether deduplication is on for a topic with this row, as topic, namespace and service say at this moment."""
     cache: TopicCache
@@ -126,7 +126,7 @@ class OpenTopic:
         self.trimmed_id = recovered.trimmed_id
         self.hidden_below, self.hidden_before = recovered.hidden_below, recovered.hidden_before
         self.size = recovered.size
-        floor = max(self.row.created, self.row.expired_before, first_ms(self.incarnation))
+        floor = max(self.row.created, self.row.expired_before, self.incarnation.messages_ms)
         self.stamps = Stamps(floor, recovered.fold.upcoming_offset, self.last_row_id or None)
         self.pointers = WritePointers(
             self.transactions,

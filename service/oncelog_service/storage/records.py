@@ -18,6 +18,7 @@
     SUBSCRIPTION    {"version": 1, "epoch": int, "opens": [[nonce, epoch], ...], "cursor": offset | null}
     GROUP_PRODUCER  {"version": 1, "sequence_id": int, "incarnation": str | null, "transaction": str, "messages": int,
                      "checksum": str | null}
+    STORE_ID, restored  {"version": 1, "number": int, "messages_ms": ms, "pointers_ms": ms, "numbers_ms": ms, "began_ms": ms}
 """
 
 from __future__ import annotations
@@ -188,6 +189,17 @@ class TokenRow:
     expires_ms: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class IncarnationRow:
+    """The incarnation of a store that was put back in time (incarnation.py)."""
+
+    number: int
+    messages_ms: int
+    pointers_ms: int
+    numbers_ms: int
+    began_ms: int
+
+
 Record: TypeAlias = (
     TopicRow
     | NamespaceRow
@@ -201,6 +213,7 @@ Record: TypeAlias = (
     | SubscriptionRow
     | CopyRow
     | TokenRow
+    | IncarnationRow
 )
 R = TypeVar("R", bound=Record)
 

@@ -9,8 +9,8 @@ import logging
 from contextlib import closing
 from typing import NamedTuple
 
-from oncelog_service.storage.backup.incarnation import find_incarnation, first_ms
 from oncelog_service.storage.events import EventDamaged
+from oncelog_service.storage.incarnation import find_incarnation
 from oncelog_service.storage.keys import AFTER_NUMBERS, SNAPSHOT_SLOTS, edit_key
 from oncelog_service.storage.pieces import get_pieces
 from oncelog_service.storage.port import Store, StoreDamaged, Table
@@ -48,7 +48,7 @@ def recover(store: Store) -> Recovered:
     if not any(states) and any(each is not None for each in stored) and store.get(Table.TRANSACTION_EDIT, edit_key(1)) is None:
         raise StoreDamaged("no snapshot of the transactions is valid and their first edits are deleted; restore a backup")
     EDITS.replay(store, edit_key, state.number + 1, state.apply)
-    return Recovered(state, numbers, first, first_ms(find_incarnation(store)))
+    return Recovered(state, numbers, first, find_incarnation(store).pointers_ms)
 
 
 def _snapshot(data: bytes) -> TransactionsState | None:

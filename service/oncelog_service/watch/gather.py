@@ -66,7 +66,7 @@ async def gather(
         lagging = await _lagging(service, seen, published)
         await _forget_mended(service, refusals)
         transactions_url, reachable = _reached(service)
-        restored_ms = service.topics.incarnation * 1_000 or None
+        restored_ms = service.topics.incarnation.began_ms
     return Facts(
         now_ms=now_ms,
         open=service.is_open,

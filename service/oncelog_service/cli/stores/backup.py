@@ -17,12 +17,14 @@ from oncelog_service.cli.output import Output, iso_time, progress_bar
 from oncelog_service.cli.session import Session, confirm
 from oncelog_service.cli.stores.opening import CannotOpen, check_store, ending, opened
 from oncelog_service.cli.stores.verify import note_problems, over_store
+from oncelog_service.renewal import begin_incarnation
 from oncelog_service.storage.backup.archive import Archive, Backup, BackupDamaged, BackupError
 from oncelog_service.storage.backup.layout import lay_out
 from oncelog_service.storage.backup.restoring import Restoring, check_position
 from oncelog_service.storage.backup.taking import Progress, take
 from oncelog_service.storage.copying import check_whole
 from oncelog_service.storage.open import path_of, shown
+from oncelog_service.storage.port import Store
 from oncelog_service.transactions.store_id import find_store_id
 
 _TELLING = "{task.fields[size]}"
@@ -130,10 +132,20 @@ def restore_backup(out: Output, directory: Path, number: int | None, url: str) -
         backup = _chosen(archive, number)
         if not url.startswith(f"{backup.kind}:"):
             raise BackupError(f"backup {backup.number} is one of a {backup.kind} store; `oncelog copy` changes the kind")
+        now_ms = _now_ms()
+        if now_ms < backup.taken_ms:
+            raise BackupError(
+                f"backup {backup.number} was taken at {iso_time(backup.taken_ms)}, and by the clock of this machine it is "
+                f"{iso_time(now_ms)}: what was acknowledged since would be handed out again; set the clock first"
+            )
+
+        def begin(store: Store) -> None:
+            begin_incarnation(store, now_ms, backup.taken_ms)
+
         with Restoring(backup.kind, path) as restoring:
             with progress_bar(out.as_json, _TELLING) as bar:
                 task = bar.add_task("restoring", total=backup.bytes, size="")
-                laid = restoring.lay(archive, backup, _now_ms(), lambda size: bar.update(task, advance=size))
+                laid = restoring.lay(archive, backup, begin, lambda size: bar.update(task, advance=size))
             facts = {"directory": str(directory), "store": shown(url)}
             _verified(out, laid, backup, facts, f"backup {backup.number} is the store {shown(url)} now", restoring.finish)
     out.note("what was acknowledged behind the backup is not in it; clients of before are told (docs/operating.md)")

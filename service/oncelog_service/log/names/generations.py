@@ -1,6 +1,6 @@
 """What older generations of a topic's name have left behind: epochs and nonces, none of which counts in this one.
 
-Epochs go on rising across the generations, and across the incarnations of the store (storage/backup/incarnation.py). When a topic
+Epochs go on rising across the generations, and across the incarnations of the store (storage/incarnation.py). When a topic
 is deleted, its row keeps the highest one that was ever handed out under the name, the *floor*; all that are handed out from then
 on lie above it, and whatever carries one at or below it was opened on a topic that is gone.
 """
@@ -13,7 +13,7 @@ from typing import TypeVar
 from oncelog.errors import ConsumerFenced, ProducerFenced
 from oncelog_service.log.names.epochs import Opens, begun_by
 from oncelog_service.reading import read
-from oncelog_service.storage.backup.incarnation import raised
+from oncelog_service.storage.incarnation import Incarnation, raised
 from oncelog_service.storage.keys import FIRST_GENERATION, GENERATION_SIZE, generation_key, prefix_end
 from oncelog_service.storage.port import RowDamaged, Store, StoreDamaged, Table
 from oncelog_service.storage.records import ProducerRow, SubscriptionRow, TopicRow, decode_record
@@ -31,7 +31,7 @@ class Generations:
 
     __slots__ = ("_floor", "_generation", "_store", "_topic", "present")
 
-    def __init__(self, prefix: bytes, row: TopicRow, incarnation: int, store: Store) -> None:
+    def __init__(self, prefix: bytes, row: TopicRow, incarnation: Incarnation, store: Store) -> None:
         """``prefix`` begins every key of this generation; ``incarnation``: of the store."""
         self._topic = prefix[:-GENERATION_SIZE]
         self._generation = row.generation
@@ -68,7 +68,7 @@ class Generations:
     def _why(self, epoch: int | None) -> str:
         under = "" if epoch is None else f" under epoch {epoch}"
         return (
-            f"was opened{under} before the topic was deleted and made anew, or its store was restored from a backup: this is "
+            f"was opened{under} before the topic was deleted and made anew, or its store was put back in time: this is "
             f"generation {self.present} of the topic, and nothing of an older one counts in it; open it again"
         )
 
@@ -94,7 +94,7 @@ class Generations:
             return ()  # of a topic that is gone: no reason to refuse this one's producers
 
 
-def floor_of(row: TopicRow, incarnation: int) -> int:
+def floor_of(row: TopicRow, incarnation: Incarnation) -> int:
     """The floor under the epochs of a topic: none that was handed out in an older generation or incarnation is above it."""
     return max(row.epoch_floor, raised(0, incarnation))
 

@@ -15,7 +15,7 @@ from oncelog_service.log.checks import check_producer_name
 from oncelog_service.rest.bodies import decoded, query_limit
 from oncelog_service.rest.handlers.transactions import of_another
 from oncelog_service.rest.routes import Call
-from oncelog_service.storage.backup.incarnation import raised
+from oncelog_service.storage.incarnation import raised
 
 
 async def begin(call: Call, asked: BeginAtomic) -> AtomicOutcome:
@@ -115,7 +115,7 @@ def _ended(call: Call, outcome: AtomicOutcome) -> AtomicOutcome:
 def _told(call: Call, outcome: AtomicOutcome) -> AtomicOutcome:
     """With the generations of its topics as clients are told them."""
     incarnation = call.service.topics.incarnation
-    if not incarnation:
+    if not incarnation.number:
         return outcome
     raised_ = [each.model_copy(update={"generation": raised(each.generation, incarnation)}) for each in outcome.topics]
     return outcome.model_copy(update={"topics": raised_})

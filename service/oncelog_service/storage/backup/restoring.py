@@ -13,7 +13,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from oncelog_service.storage.backup.archive import Archive, Backup, BackupDamaged, BackupError
-from oncelog_service.storage.backup.incarnation import begin_incarnation
 from oncelog_service.storage.backup.layout import DATABASE, LEVELDB, lay_out
 from oncelog_service.storage.files.directory import make_directory, sync_directory
 from oncelog_service.storage.files.end_file import EndFile, beside
@@ -60,15 +59,15 @@ class Restoring:
             elif not self._is_leveldb:
                 beside(self._path).unlink()
 
-    def lay(self, archive: Archive, backup: Backup, now_ms: int, tell: Callable[[int], None]) -> str:
-        """Puts the files together, opens them, and begins a new incarnation; returns the URL of the store for now.
+    def lay(self, archive: Archive, backup: Backup, begin: Callable[[Store], None], tell: Callable[[int], None]) -> str:
+        """Puts the files together, opens them, and has a new incarnation ``begin``; returns the URL of the store for now.
 
         Raises BackupDamaged: a file is, or together they are not the store of that position; StoreError, OSError.
         """
         url = lay_out(archive, backup, self._work, tell=tell)
         check_position(url, backup)
         with closing(store_opener(url)()) as store:
-            begin_incarnation(store, now_ms)
+            begin(store)
         return url
 
     def finish(self) -> None:
