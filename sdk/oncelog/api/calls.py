@@ -15,7 +15,7 @@ from urllib.parse import quote
 from pydantic import TypeAdapter, ValidationError
 
 from oncelog.api.plausible import check_names_rise
-from oncelog.api.retry import Tries
+from oncelog.api.retry import Held, Holds, Tries
 from oncelog.errors import InvalidRequest, InvalidResponse, OncelogError
 from oncelog.http.transport import MAX_JSON_BYTES, READ_SECONDS, AsyncTransport, Requests
 from oncelog.http.trust import Certificate, Trust, Verify
@@ -59,9 +59,10 @@ class Calls:
     ) -> None:
         """``url``: else ONCELOG_URL, else http://127.0.0.1:7070; ``token``: else ONCELOG_TOKEN, or what is in ONCELOG_TOKEN_FILE.
 
-        ``timeout``: seconds until an answer must have come, to its last byte. ``retry``: seconds that a call is tried again, so
-        that it has ended after both together. Of several instances one that hangs takes no call with it: what may be done
-        twice is asked of the others too, for ``timeout`` each, unless ``retry`` is 0.
+        ``timeout``: seconds until an answer must have come, to its last byte. ``retry``: seconds that a call is tried again, from
+        its first failure on; what waits on the service is not trying, and one that had no answer in ``timeout`` is given up where
+        that was longer. Of several instances one that hangs takes no call with it: what may be done twice is asked of the
+        others too, for ``timeout`` each, unless ``retry`` is 0.
 
         ``verify``: the certificates to trust, a file, a directory or an ssl.SSLContext, else ONCELOG_CA, REQUESTS_CA_BUNDLE,
         CURL_CA_BUNDLE, SSL_CERT_FILE or SSL_CERT_DIR, else the public ones. ``cert``: the client's own, a file that has its key
@@ -73,6 +74,7 @@ class Calls:
         self._transport = self._shell(url, token, timeout, Trust.chosen(verify, cert, proxy))
         self._timeout = timeout
         self._retry = retry
+        self._holds = Holds()
         self._unconfirmed: dict[int, bool] = {}
         """Transactions that were rolled back here, and whose service may not have heard of it → whether they were given up."""
 
@@ -81,17 +83,17 @@ class Calls:
         """URL of the service."""
         return self._transport.url
 
-    async def _trying(self, call: Callable[[], T | Awaitable[T]], idempotent: bool, seconds: float | None = None) -> T:
+    async def _trying(
+        self, call: Callable[[], T | Awaitable[T]], idempotent: bool, seconds: float | None = None, tries: Tries | None = None
+    ) -> T:
         """Call, and call again while that is safe and of use; see :func:`oncelog.api.retry.may_retry`.
 
-        ``seconds``: for how long, else the client's ``retry``.
+        ``seconds``: for how long, else the client's ``retry``; ``tries``: those so far, where there are some.
 
         Raises:
             OncelogError: the last try's; ``definite`` only if no earlier try may have got through either.
         """
-        seconds = self._retry if seconds is None else seconds
-        others = self._transport.others if seconds else 0
-        tries = Tries(time.monotonic() + seconds, idempotent=idempotent, others=others)
+        tries = self._tries(idempotent, seconds) if tries is None else tries
         while True:
             try:
                 return await got(call())
@@ -101,6 +103,34 @@ class Calls:
                     raise
                 _log.info("a call failed and is tried again in %.2f s: %s: %s", wait, error.code, error)
             await self._transport.pause(wait)
+
+    def _tries(self, idempotent: bool, seconds: float | None = None, *, held: bool = False) -> Tries:
+        seconds = self._retry if seconds is None else seconds
+        others = self._transport.others if seconds else 0
+        ends = time.monotonic() + seconds
+        return Tries(ends, idempotent=idempotent, others=others, seconds=seconds, held=held)
+
+    async def _held(self, wait: float, once: Callable[[float], Awaitable[T]], is_nothing: Callable[[T], bool]) -> T:
+        """The answer to what the service holds for ``wait`` seconds where there is nothing yet, tried as
+        :class:`oncelog.api.retry.Held` says.
+
+        ``once``: asks it, to be held for so many seconds; ``is_nothing``: whether it was answered before anything had come.
+        """
+        clock = time.monotonic
+        held, tries = Held(self._holds, wait, clock()), self._tries(idempotent=True, held=wait > 0)
+
+        async def asked() -> T:
+            try:
+                return await once(held.asks(clock()))
+            except OncelogError as error:
+                held.failed(error, clock())
+                raise
+
+        while True:
+            answer: T = await self._trying(asked, True, tries=tries)
+            if held.answered(is_nothing(answer), clock()):
+                return answer
+            tries.heard()
 
     async def _call(
         self,
@@ -127,7 +157,8 @@ class Calls:
             seconds = max(0.001, min(self._timeout if timeout is None else timeout, end - time.monotonic()))
             return self._transport.ask(method, path, body, media, params, seconds, accept, most)
 
-        return await self._trying(once, idempotent, within)
+        tries = None if within is None else Tries(end, idempotent=idempotent, others=self._transport.others if within else 0)
+        return await self._trying(once, idempotent, tries=tries)
 
     async def _get(self, path: str, params: dict[str, str] | None = None, most: int = MAX_JSON_BYTES) -> bytes:
         return await self._call("GET", path, params=params, most=most, idempotent=True)
@@ -155,16 +186,15 @@ class Calls:
     async def _page(self, path: str, body: Callable[[int], bytes], media: str, wait_ms: int, most_messages: int | None) -> Polled:
         """The messages that a request held by the service for ``wait_ms`` brings; ``body``: of one that is held for so many.
 
-        Tried again, it is held for what is left.
+        Tried again, it is not held until the service was heard of.
         """
-        end = time.monotonic() + wait_ms / 1000
 
-        def once() -> Procedure[bytes]:
-            left = max(0.0, end - time.monotonic())
-            data, timeout = body(int(left * 1000)), self._timeout + left
-            return self._transport.ask("POST", path, data, media, None, timeout, ONCELOG_AVRO)
+        async def once(held: float) -> Polled:
+            data = body(int(held * 1000))
+            answer = await self._transport.ask("POST", path, data, media, None, self._timeout + held, ONCELOG_AVRO)
+            return decoded(lambda answer: decode_polled(answer, most_messages), answer)
 
-        return decoded(lambda answer: decode_polled(answer, most_messages), await self._trying(once, idempotent=True))
+        return await self._held(wait_ms / 1000, once, lambda polled: not polled.messages and polled.position is None)
 
     async def _listed(
         self,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from oncelog.api.atomic import AtomicCalls
 from oncelog.api.calls import as_request, decoded, parse, quoted, topic_path
 from oncelog.api.plausible import check_columns
-from oncelog.http.transport import MAX_ANSWER_BYTES
+from oncelog.http.transport import MAX_ANSWER_BYTES, MAX_JSON_BYTES
 from oncelog.wire.columns import MessageColumns, decode_message_columns
-from oncelog.wire.media import DEFAULT_NAMESPACE
+from oncelog.wire.media import DEFAULT_NAMESPACE, JSON
 from oncelog.wire.models import AskOffsets, InspectedGroup, InspectedPayload, InspectedRow, TopicAsked, TopicOffsets
 
 
@@ -24,9 +25,21 @@ class RangeCalls(AtomicCalls):
         Answers at once when a topic is stable beyond its ``after``; else after ``wait`` seconds at the latest. Raises
         TopicNotFound, InvalidRequest.
         """
-        wanted = as_request(AskOffsets, "a question about offsets", topics=dict(topics), wait=round(wait * 1000))
-        path = f"/v1/namespaces/{quoted(namespace)}/offsets"
-        return parse(dict[str, TopicOffsets], await self._post(path, wanted, idempotent=True, timeout=self._timeout + wait))
+        path, asked = f"/v1/namespaces/{quoted(namespace)}/offsets", dict(topics)
+
+        async def once(held: float) -> dict[str, TopicOffsets]:
+            wanted = as_request(AskOffsets, "a question about offsets", topics=asked, wait=round(held * 1000))
+            body = json.dumps(wanted).encode()
+            return parse(
+                dict[str, TopicOffsets],
+                await self._transport.ask("POST", path, body, JSON, timeout=self._timeout + held, most=MAX_JSON_BYTES),
+            )
+
+        def is_nothing(found: dict[str, TopicOffsets]) -> bool:
+            each = [(found.get(topic), about.after) for topic, about in asked.items()]
+            return not any(known is None or after is None or known.stable > after for known, after in each)
+
+        return await self._held(wait, once, is_nothing)
 
     async def read_columns(
         self,

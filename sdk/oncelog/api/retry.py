@@ -37,6 +37,12 @@ LONGEST_SECONDS = 2.0
 """A service that reopens its store or restarts is back within seconds; waiting longer only adds to that."""
 LONGEST_ASKED_SECONDS = 30.0
 """Of a ``Retry-After`` no more is heeded: nobody on the way to the service decides that its clients stand still."""
+_UNCUT = 0.75
+"""Of the time after which a request was cut, what the next ones wait."""
+_LEAST_CUT_SECONDS = 1.0
+"""What breaks off sooner is no bound on waiting, and shorter waits would keep everybody busy."""
+_CUTS_HOLD_SECONDS = 600.0
+"""Then a longer wait is tried again: what seemed a bound may have been a process that was killed, or a gateway that is gone."""
 
 _TRANSIENT = (
     ConnectionFailed,  # also GatewayUnavailable: a gateway says that the service is away
@@ -65,22 +71,45 @@ def pause(attempt: int, fraction: float) -> float:
 
 
 class Tries:
-    """The tries of one call: how many there were, until when there may be more, and whether one may have got through."""
+    """The tries of one call: how many there were, until when there may be more, and whether one may have got through.
 
-    __slots__ = ("_ends", "_failed", "_idempotent", "_named", "_others", "perhaps_done")
+    What waits on the service while nothing is wrong is no trying. So the time counts from when the service was last heard of: a
+    success, or a definite refusal of its own. Nothing is known to be wrong before the first failure behind that, and a try that
+    somebody broke off – a 503, a gateway's word, a closed connection – counts from there.
+    """
 
-    def __init__(self, ends: float = inf, *, idempotent: bool = True, named: bool = False, others: int = 0) -> None:
+    __slots__ = ("_ends", "_failed", "_held", "_idempotent", "_is_heard", "_named", "_others", "_seconds", "perhaps_done")
+
+    def __init__(
+        self,
+        ends: float = inf,
+        *,
+        idempotent: bool = True,
+        named: bool = False,
+        others: int = 0,
+        seconds: float = 0.0,
+        held: bool = False,
+    ) -> None:
         """``ends``: by the caller's clock; ``idempotent``: see :func:`may_retry`; ``named``: it is a named producer's request.
 
         ``others``: so many further instances are asked when one has not answered, even if that took all the time there was.
+        ``seconds``: so long at least from the first failure on, unless that was a try that used up all its own time, as then
+        nobody is there; ``held``: also then, as it waited on the service, and those behind it do not.
         """
         self._ends = ends
         self._idempotent = idempotent
         self._named = named
         self._others = others
+        self._seconds = seconds
+        self._held = held
         self._failed = 0
+        self._is_heard = True
         self.perhaps_done = False
         """Whether a try that failed may have got through all the same."""
+
+    def heard(self) -> None:
+        """The service has answered, and there is more to ask it: the time counts anew. Pauses go on to grow."""
+        self._is_heard = True
 
     def wait(self, now: float, fraction: float, asked: float = 0.0) -> float | None:
         """Seconds until the next try, at least ``asked`` of them; None: there is no time for one.
@@ -94,6 +123,9 @@ class Tries:
     def wait_after(self, error: OncelogError, now: float, fraction: float) -> float | None:
         """Seconds until the next try after ``error``. None: that is how the call ends, and ``error`` says now whether it is
         definite of *all* tries: a refusal now says nothing of an earlier one that may have got through."""
+        if self._is_heard and (self._held or not isinstance(error, ResponseTimeout)):
+            self._ends = max(self._ends, now + self._seconds)
+        self._is_heard = False
         wait = self.wait(now, fraction, error.retry_after or 0.0)
         if isinstance(error, ResponseTimeout) and self._others:  # that took all the time; another one may answer at once
             self._others, wait = self._others - 1, wait or 0.0
@@ -102,6 +134,69 @@ class Tries:
             return None
         self.perhaps_done = self.perhaps_done or not error.definite
         return wait
+
+
+class Holds:
+    """How long a service may hold requests of a client: shorter than what stands before it lets them live.
+
+    Envoy ends a request after 15 seconds, and many a proxy closes a connection on which nothing came for 5.
+    """
+
+    __slots__ = ("_longest", "_until")
+
+    def __init__(self) -> None:
+        self._longest = inf
+        self._until = -inf
+
+    def longest(self, wanted: float, now: float) -> float:
+        """Seconds that the next request is to be held, where ``wanted`` are left."""
+        if now >= self._until:
+            self._longest = inf
+        return min(wanted, self._longest)
+
+    def cut(self, after: float, now: float) -> None:
+        """A request that was held was broken off after so many seconds, and the service behind it answers."""
+        if after >= _LEAST_CUT_SECONDS:
+            self._longest, self._until = min(self._longest, after * _UNCUT), now + _CUTS_HOLD_SECONDS
+
+
+class Held:
+    """One call that the service holds where there is nothing yet: how long each of its tries is held, and what is its answer.
+
+    A try that fails is followed by some that are not held: whether the service is there is known at once. When it is, the next
+    one is held again, and for less where something on the way had broken it off.
+    """
+
+    __slots__ = ("_asked", "_begun", "_cut_after", "_ends", "_failed", "_holds")
+
+    def __init__(self, holds: Holds, wait: float, now: float) -> None:
+        """``wait``: seconds that it is held, all its tries together."""
+        self._holds = holds
+        self._ends = now + wait
+        self._begun = now
+        self._asked = 0.0
+        self._failed = 0
+        """Tries since the service was heard of."""
+        self._cut_after: float | None = None
+
+    def asks(self, now: float) -> float:
+        """A try begins; seconds that it asks to be held."""
+        self._begun, self._asked = now, 0.0 if self._failed else self._holds.longest(max(0.0, self._ends - now), now)
+        return self._asked
+
+    def failed(self, error: OncelogError, now: float) -> None:
+        """It has failed."""
+        self._failed += 1
+        broken_off = isinstance(error, ConnectionFailed) and not isinstance(error, ResponseTimeout) and not error.definite
+        # Where the next one has no answer either, nobody was there.
+        self._cut_after = now - self._begun if broken_off and self._asked and self._failed == 1 else None
+
+    def answered(self, is_nothing: bool, now: float) -> bool:
+        """It has an answer: ``is_nothing`` where nothing had come yet. Whether the call ends with it; else it asks again."""
+        if self._cut_after is not None:
+            self._holds.cut(self._cut_after, now)
+        failed, self._failed, self._cut_after = self._failed, 0, None
+        return not (failed and is_nothing and now < self._ends)
 
 
 def may_retry(error: OncelogError, idempotent: bool) -> bool:

@@ -15,7 +15,7 @@ from oncelog.api.calls import as_request, of_generation, parse, quoted, topic_pa
 from oncelog.api.plausible import MAX_LONG, check_page
 from oncelog.api.tokens import TokenCalls
 from oncelog.errors import InvalidResponse, OncelogError, TopicExists, from_problem
-from oncelog.http.transport import READ_SECONDS
+from oncelog.http.transport import MAX_JSON_BYTES, READ_SECONDS
 from oncelog.message_id import MessageId
 from oncelog.process.procedures import called
 from oncelog.wire.codec import (
@@ -283,7 +283,7 @@ class AsyncApi(TokenCalls):
     async def poll(self, topic: str, request: ConsumeRequest, namespace: str = DEFAULT_NAMESPACE) -> Polled:
         """Poll once: records of messages and the position to go on from; :class:`oncelog.Reader` is what one wants.
 
-        Tried again, it waits for what is left of ``request.wait`` only.
+        Tried again, it waits for what is left of ``request.wait`` only, once the service was heard of.
         """
         polled = await self._page(
             topic_path(namespace, topic) + "/poll",
@@ -313,10 +313,15 @@ class AsyncApi(TokenCalls):
 
         ``after``: the number of a sample; only those behind it, and for ``wait`` seconds it waits until there is one.
         """
-        params = {"after": str(after), "wait": str(round(wait * 1000))}
-        return parse(
-            Overview, await self._call("GET", "/v1/overview", params=params, idempotent=True, timeout=READ_SECONDS + wait)
-        )
+
+        async def once(held: float) -> Overview:
+            params = {"after": str(after), "wait": str(round(held * 1000))}
+            return parse(
+                Overview,
+                await self._transport.ask("GET", "/v1/overview", params=params, timeout=READ_SECONDS + held, most=MAX_JSON_BYTES),
+            )
+
+        return await self._held(wait, once, lambda overview: not overview.history)
 
     async def healthy(self) -> bool:
         """Whether the service is up and its store open. Never raises an OncelogError."""

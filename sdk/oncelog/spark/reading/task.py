@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from oncelog.errors import DataLost, InvalidResponse, OffsetOutOfRange, OncelogError, StaleMessageId, TopicNotFound
@@ -92,7 +93,7 @@ def report(losses: Iterable[Loss], fail: bool) -> None:
 def _behind_what_is_lost(client: Api, options: ReadOptions, wanted: Range, refusal: OncelogError | None) -> int:
     """Where to go on: behind what is lost, or at the same offset, after a refusal once what was stable is so again."""
     asked = {wanted.topic: TopicAsked(after=wanted.upto - 1)}
-    deadline, wait = time.monotonic() + options.connection.retry_seconds, 0.0
+    deadline, wait = inf, 0.0
     while True:
         try:
             known = client.offsets(asked, options.connection.namespace, wait=wait)[wanted.topic]
@@ -109,4 +110,5 @@ def _behind_what_is_lost(client: Api, options: ReadOptions, wanted: Range, refus
         # A service that was restarted may take a while to ask how transactions ended that had ended before.
         if time.monotonic() > deadline:
             raise refusal
-        wait = _UNSETTLED_WAIT
+        # From the first answer on: until then it was tried whether anybody is there.
+        deadline, wait = min(deadline, time.monotonic() + options.connection.retry_seconds), _UNSETTLED_WAIT

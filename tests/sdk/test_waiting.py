@@ -1,0 +1,89 @@
+"""Waiting is not trying: who waits for messages outlives what a service, or what stands before it, does meanwhile."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from uuid import uuid4
+
+import pytest
+
+from oncelog import Client, Consumer, Producer, Reader
+from oncelog.errors import TopicNotFound
+from oncelog.wire.codec import decode_consume_request
+from oncelog.wire.models import TopicAsked
+from tests.patience import PATIENCE
+from tests.sdk.fakes import Answer, Request, fake_server, forward, problem
+from tests.world.service import RunningService
+
+pytestmark = pytest.mark.usefixtures("twin")
+
+
+def is_held(request: Request) -> bool:
+    """Whether the service is to wait until there is something."""
+    if request.path.endswith("/poll"):
+        return bool(decode_consume_request(request.headers["content-type"], request.body).wait)
+    return request.path.endswith(("/receive", "/offsets")) and bool(json.loads(request.body).get("wait"))
+
+
+def test_a_quiet_topic_goes_on_behind_a_gateway_that_cuts_every_wait(house: RunningService) -> None:
+    """It used to end its reader at the first cut, without one more try: the wait had taken the time for trying."""
+    topic, cuts = f"t-{uuid4().hex}", threading.Semaphore(0)
+
+    def handle(request: Request) -> Answer | None:
+        if not is_held(request):
+            return forward(house.url, request)
+        time.sleep(0.3)
+        cuts.release()
+        return None
+
+    with Client(house.url) as direct, fake_server(handle) as fake, Client(fake.url, retry=0.2) as client:
+        direct.create_topic(topic)
+
+        def publish() -> None:
+            for _ in range(2):
+                assert cuts.acquire(timeout=PATIENCE)
+            with Client(house.url) as late, Producer(topic, client=late) as producer:
+                producer.send(b"late")
+
+        for read in (
+            lambda: Reader(topic, client=client, start="latest").read()[0].payload,
+            lambda: Consumer(topic, "s", client=client, start="latest").receive()[0].payload,
+            lambda: client.offsets({topic: TopicAsked(after=2)}, wait=PATIENCE)[topic].stable,
+        ):
+            while cuts.acquire(blocking=False):
+                pass
+            publishing = threading.Thread(target=publish, daemon=True)
+            publishing.start()
+            assert read() in (b"late", 3)
+            publishing.join()
+
+
+@pytest.mark.parametrize("call", ["read", "receive", "stats"])
+def test_what_was_stuck_in_a_service_that_stood_still_is_asked_again(house: RunningService, call: str) -> None:
+    """A service that was stopped and goes on says that it cannot answer: others may serve everything by then."""
+    topic, turns = f"t-{uuid4().hex}", iter(range(1_000))
+
+    def handle(request: Request) -> Answer:
+        if not request.path.endswith(("/poll", "/receive", "/stats")) or (turn := next(turns)) > 1:
+            return forward(house.url, request)
+        if not turn:
+            time.sleep(1.3)  # longer than it would be tried again
+        return problem(503, "storage_unavailable")
+
+    with Client(house.url) as direct, fake_server(handle) as fake, Client(fake.url, retry=1.0) as client:
+        direct.create_topic(topic)
+        with Producer(topic, client=direct) as producer:
+            producer.send(b"there")
+        if call == "stats":
+            assert client.stats(topic).upcoming_offset == 1
+        elif call == "read":
+            assert [each.payload for each in Reader(topic, client=client).read()] == [b"there"]
+        else:
+            assert [each.payload for each in Consumer(topic, "s", client=client).receive()] == [b"there"]
+
+
+def test_a_definite_refusal_ends_the_waiting_at_once(house: RunningService) -> None:
+    with Client(house.url) as client, pytest.raises(TopicNotFound):
+        Reader(f"t-{uuid4().hex}", client=client).read()
