@@ -123,6 +123,6 @@ class Archive:
 
 
 def row_of(message: Message[bytes]) -> dict[str, object]:
-    """A message as a row of SCHEMA."""
-    key = None if message.key is None else message.key.decode()
-    return {"offset": message.offset, "time": message.publish_timestamp, "key": key, "payload": message.payload}
+    """A message as a row of SCHEMA. One that was erased has no payload."""
+    key, payload = None if message.key is None else message.key.decode(), None if message.erased else message.payload
+    return {"offset": message.offset, "time": message.publish_timestamp, "key": key, "payload": payload}

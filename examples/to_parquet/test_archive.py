@@ -106,3 +106,11 @@ def test_the_page_shows_what_is_there(oncelog_service: OncelogService, tmp_path:
     assert "<td>&lt;0&gt;</td><td>18</td>" in page
     assert sum(by_time(archive.table())) == 120
     assert bars([1, 0, 2]).count("<rect") == 3
+
+
+def test_an_erased_message_has_no_payload_in_the_files(oncelog_service: OncelogService, tmp_path: Path) -> None:
+    publish(oncelog_service, 0, 3)
+    oncelog_service.client.erase_message("readings", 1)
+    archive = Archive("readings", tmp_path)
+    archive.follow()
+    assert archive.table()["payload"].to_pylist() == [b"0", None, b"2"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from oncelog import Consumer, MessageId, Reader
+from oncelog import Consumer, MessageId, Outbox, Producer, Reader
 from oncelog.errors import (
     CodecError,
     InvalidMessageId,
@@ -380,7 +380,46 @@ def test_the_property_that_says_so_is_the_services_own(house: House) -> None:
         house.client.publish("t", PublishRequest([b"x"], properties=forged))
     with pytest.raises(InvalidRequest), house.client.atomic() as batch:
         batch.send("t", b"x", properties=forged[0])
+    with Producer("t", client=house.client) as producer:
+        for payload, mark in ((b"x", "1"), (b"", ""), (b"", "01"), (b"", "-1"), (b"", "1.5"), (b"", "x"), (b"", str(2**62 + 1))):
+            (mine,) = [{"oncelog.erased": mark}]
+            with pytest.raises(InvalidRequest, match=r"oncelog\.erased"):
+                producer.send(payload, properties=mine)  # before it is sent, or those beside it would be refused too
+            with pytest.raises(InvalidRequest, match=r"oncelog\.erased"):
+                Outbox("o").row("t", payload, properties=mine)
+            assert_problem(topic.publish(payload.decode(), properties=[mine]), 400, "invalid_request")
+    pointer = house.client.start_transaction().write_pointer
+    with pytest.raises(InvalidRequest):
+        house.client.store("t", PublishRequest([b"x"], properties=forged, write_pointer=pointer))
     assert topic.payloads() == []
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["published", "stored apart"])
+def test_a_copy_of_an_erased_message_is_erased_and_what_was_given_beside_the_mark_is_erased_with_it(
+    house: House, stored: bool
+) -> None:
+    topic, client = house.topic, house.client
+    copied = PublishRequest(
+        [b"", b"b"], properties=[{"oncelog.erased": "17", "copied-from": "somebody"}, None], keys=[b"k", None]
+    )
+    if stored:
+        copied.write_pointer = client.start_transaction().write_pointer
+        client.store("t", copied)
+        copied = PublishRequest([], write_pointer=copied.write_pointer)
+        client.publish_transactional("t", copied)
+        client.commit_transaction(copied.write_pointer)
+    else:
+        client.publish("t", copied)
+    for _ in house.lives():
+        assert [each["properties"] for each in topic.read()] == [
+            {"map": {"oncelog.erased": "17", "copied-from": "somebody"}},
+            None,
+        ]
+    assert erase(topic, offset=0)["erasedMs"] == 17, "when it was erased first"
+    for _ in house.lives():
+        assert [each["properties"] for each in topic.read()] == [{"map": {"oncelog.erased": "17"}}, None]
+        assert topic.payloads() == ["", "b"]
+        assert topic.verify()["ok"]
 
 
 def test_the_row_is_scrubbed_before_and_after_it_is_written(house: House) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from oncelog.errors import CodecError
 from oncelog.message_id import MessageId
-from oncelog.wire.media import ERASED
+from oncelog.wire.erasure import is_erased
 
 if TYPE_CHECKING:
     from oncelog.codecs import Codec
@@ -75,14 +75,16 @@ class Message(Generic[T_co]):
     def properties(self) -> dict[str, str]:
         """The properties it was published with; empty when there were none. A copy.
 
-        Of one that was :attr:`erased`: when that was, in ms, as ``oncelog.erased``.
+        Of one that was :attr:`erased`: when that was, in ms, as ``oncelog.erased``. Who copies payload and properties makes
+        an erased message of it.
         """
         return dict(self._record["properties"] or {})
 
     @property
     def erased(self) -> bool:
-        """Whether it was erased: its payload is empty now, and its properties are gone. All else is as it was published."""
-        return not self.payload and ERASED in (self._record["properties"] or ())
+        """Whether it was erased, or is a copy of one that was: its payload is empty, and its properties are gone. All else is as
+        it was published."""
+        return is_erased(self.payload, self._record["properties"])
 
     @property
     def producer(self) -> str | None:

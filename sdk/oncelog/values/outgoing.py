@@ -10,6 +10,7 @@ from oncelog.codecs import Codec
 from oncelog.errors import InvalidRequest
 from oncelog.message_id import MessageId
 from oncelog.values.expectation import UNCHECKED, Expectation, Unchecked, expectation
+from oncelog.wire.erasure import check_mark
 from oncelog.wire.media import TRACEPARENT
 
 LONGEST_SECONDS = 365 * 86_400.0
@@ -86,7 +87,7 @@ def outgoing(
         check_sequence_id(sequence_id)
     size, expected = ROW_BYTES + len(payload), None
     if key is not None or properties is not None or ttl is not None:
-        key = checked_extras(key, properties, ttl)
+        key = checked_extras(payload, key, properties, ttl)
         properties = None if properties is None else dict(properties)  # the caller's may change before it is sent
         size = size_of(payload, key, properties)
     if expected_offset is not None or expected_last_id is not None or expected_key_offset is not UNCHECKED:
@@ -123,7 +124,9 @@ def check_sequence_id(sequence_id: int) -> None:
         raise InvalidRequest(f"a sequence id is an int from 0 to {MAX_SEQUENCE_ID}, not {sequence_id!r}")
 
 
-def checked_extras(key: bytes | str | None, properties: Mapping[str, str] | None, ttl: int | None) -> bytes | None:
+def checked_extras(
+    payload: bytes, key: bytes | str | None, properties: Mapping[str, str] | None, ttl: int | None
+) -> bytes | None:
     """Return the key as bytes. Raises for what could not be encoded later, in the midst of other messages' batch."""
     if isinstance(key, str):
         key = key.encode()
@@ -133,6 +136,8 @@ def checked_extras(key: bytes | str | None, properties: Mapping[str, str] | None
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"properties are str to str, not {name!r}: {value!r}")
         (name + value).encode()  # raises UnicodeEncodeError for a lone surrogate
+    if properties:
+        check_mark(payload, properties)
     if ttl is not None and (type(ttl) is not int or not 0 < ttl <= MAX_SEQUENCE_ID):
         raise InvalidRequest(f"ttl is a positive int of seconds, not {ttl!r}")
     return key
@@ -162,11 +167,11 @@ def outgoing_columns(
     if not keys and not properties:
         return payloads, numbers, None, None
     nothing = [None] * count
-    given = zip(keys or nothing, properties or nothing, strict=True)
+    given = zip(payloads, keys or nothing, properties or nothing, strict=True)
     return (
         payloads,
         numbers,
-        [checked_extras(key, each, None) for key, each in given],
+        [checked_extras(payload, key, each, None) for payload, key, each in given],
         [None if each is None else dict(each) for each in properties] if properties else None,
     )
 

@@ -15,9 +15,6 @@ THRIFT = "application/vnd.apache.thrift.binary"
 NDJSON = "application/x-ndjson"
 """One JSON object a line, for work that shows progress."""
 
-ERASED = "oncelog.erased"
-"""The one property of a message that was erased: when, in ms since 1970. No publish takes it."""
-
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 """Properties in which a message carries the context of a trace, as W3C writes it. They say nothing of what the message is."""
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from oncelog.wire.erasure import is_erased
+
 STORED = "stored"
 DUPLICATE = "duplicate"
 
@@ -58,6 +60,10 @@ class PublishRequest:
             texts = (text for each in self.properties if each for pair in each.items() for text in pair)
             size += sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
         return size
+
+    def is_erased(self, index: int) -> bool:
+        """Whether one of its messages is the copy of an erased one."""
+        return self.properties is not None and is_erased(self.payloads[index], self.properties[index])
 
 
 class Part(NamedTuple):

@@ -8,7 +8,7 @@ from operator import lt
 
 from oncelog.errors import InvalidMessageId, InvalidRequest, RequestTooLarge
 from oncelog.message_id import SIZE
-from oncelog.wire.media import ERASED
+from oncelog.wire.erasure import ERASED, check_mark
 from oncelog.wire.models import PRODUCER_PATTERN, SUBSCRIPTION_PATTERN, Acknowledge, StartPosition
 from oncelog.wire.requests import ConsumeRequest, PublishRequest
 from oncelog_dedup import MAX_SEQUENCE_ID
@@ -35,8 +35,9 @@ def check_publish(request: PublishRequest, max_messages: int) -> None:
         check_sequence_ids(request.sequence_ids)
     if request.ttls is not None and any(ttl is not None and ttl <= 0 for ttl in request.ttls):
         raise InvalidRequest("a ttl is a number of seconds greater than 0")
-    if request.properties is not None and any(each is not None and ERASED in each for each in request.properties):
-        raise InvalidRequest(f"the property {ERASED!r} is the service's own: it says that a message was erased")
+    for payload, properties in zip(request.payloads, request.properties or (), strict=False):
+        if properties and ERASED in properties:
+            check_mark(payload, properties)
 
 
 def _check_unnamed(request: PublishRequest) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from oncelog.wire.avro_parts import VALUE_BRANCH, decode_long, encode_length, encode_map
-from oncelog.wire.media import ERASED
+from oncelog.wire.erasure import ERASED
 
 
 class Fields(NamedTuple):
@@ -112,14 +112,14 @@ def erased_ms(body: bytes, at: int) -> int | None:
     return None if mark is None else int(mark)
 
 
-def erased_body(body: bytes, at: int, payload_at: int, now_ms: int) -> tuple[bytes, int]:
-    """Makes the body of a message that is erased now; tells where its payload begins, which is empty. Fields begin at ``at``.
+def erased_body(body: bytes, at: int, payload_at: int, since_ms: int) -> tuple[bytes, int]:
+    """Makes the body of a message that is erased; tells where its payload begins, which is empty. Fields begin at ``at``.
 
     Properties make room for the mark. What the log is folded from stays: producer, sequence id, key and ttl.
     """
     properties_at = _skip_optional_bytes(body, decode_named(body, at)[2])
     ttl_at = _skip_map(body, properties_at + 1) if body[properties_at] == 2 else properties_at + 1
-    head = body[:properties_at] + VALUE_BRANCH + encode_map({ERASED: str(now_ms)}) + body[ttl_at:payload_at]
+    head = body[:properties_at] + VALUE_BRANCH + encode_map({ERASED: str(since_ms)}) + body[ttl_at:payload_at]
     return head + encode_length(0), len(head)
 
 

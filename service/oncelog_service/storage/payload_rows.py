@@ -59,9 +59,9 @@ def erased_payloads(prefix: bytes, run: StoredRun, index: int, now_ms: int) -> t
     """Makes the run anew with one of its messages erased now, and tells since when it is: it may be already."""
     body = run.data[run.at(index) : run.at(index + 1)]
     since = erased_ms(body, 0)
-    if since is not None:
-        return run, since
-    return with_body(prefix, run, index, *erased_body(body, 0, run.payload_place(index), now_ms)), now_ms
+    if since is None:
+        since = now_ms
+    return with_body(prefix, run, index, *erased_body(body, 0, run.payload_place(index), since)), since
 
 
 def own_ttl(run: StoredRun, index: int) -> int | None:

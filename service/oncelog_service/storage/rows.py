@@ -165,9 +165,10 @@ def erased_run(prefix: bytes, run: StoredRun, index: int, now_ms: int) -> tuple[
     body = run.data[run.at(index) : run.at(index + 1)]
     fields_at = decode_long(body, OFFSET_AT)[1]
     since = erased_ms(body, fields_at)
-    if since is not None:
-        return run, since
-    return with_body(prefix, run, index, *erased_body(body, fields_at, run.payload_place(index), now_ms)), now_ms
+    if since is None:
+        since = now_ms
+    # Laid anew in any case: a copy of an erased message may have been given properties beside the mark.
+    return with_body(prefix, run, index, *erased_body(body, fields_at, run.payload_place(index), since)), since
 
 
 def own_ttl(run: StoredRun, index: int) -> int | None:

@@ -184,7 +184,7 @@ def test_messages_are_written_as_one_likes(topic: str, tmp_path: Path) -> None:
     assert read("-o", "raw") == b"8\xff\xfe"
     assert read("-o", "hex") == b"38\nfffe\n"
     assert read("--format", "{offset}={payload};{property.a}\\n") == b"8=8;\n9=\xff\xfe;b\n"
-    assert read("-o", "csv").splitlines()[2].endswith(b',p,9,,/g==,"{""a"": ""b""}",,//4=')
+    assert read("-o", "csv").splitlines()[2].endswith(b',p,9,,/g==,"{""a"": ""b""}",,//4=,')
     assert [json.loads(line)["offset"] for line in read("-o", "json").splitlines()] == [8, 9]
     rows = pq.read_table(io.BytesIO(read("-o", "parquet"))).to_pylist()
     assert [(row["value"], row["key"], row["offset"]) for row in rows] == [(b"8", None, 8), (b"\xff\xfe", b"\xfe", 9)]

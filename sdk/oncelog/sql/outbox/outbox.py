@@ -115,7 +115,7 @@ class Outbox:
 
         Raises:
             ValueError: no topic or namespace can be called so; the connection is in AUTOCOMMIT. CodecError; TypeError;
-            InvalidRequest: a ttl that is none.
+            InvalidRequest: a ttl that is none, or the mark of an erased message on one that says something.
         """
         row = self.row(topic, payload, **options)
         self._on_demand.connection(session).execute(self._insert, row)
@@ -140,7 +140,7 @@ class Outbox:
         if not NAMESPACE_PATTERN.fullmatch(namespace):
             raise ValueError(f"not the name of a namespace: {namespace[:100]!r}")
         data = encode_value(payload, self._codec)
-        key = checked_extras(key, properties, ttl)
+        key = checked_extras(data, key, properties, ttl)
         tracing = switch.tracing
         if tracing is not None:
             message = Outgoing(data, key=key, properties=properties, size=size_of(data, key, properties))

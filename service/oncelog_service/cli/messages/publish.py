@@ -127,10 +127,10 @@ class Extras:
 
     def of(self, row: Row) -> Mapping[str, Any]:
         """Of one message."""
-        if row.key is None and row.properties is None:
+        if row.key is None and row.properties is None and row.ttl is None:
             return self._all
-        key = self._key if row.key is None else row.key
-        return {"key": key, "properties": {**self._properties, **(row.properties or {})} or None, "ttl": self._ttl}
+        key, ttl = self._key if row.key is None else row.key, self._ttl if row.ttl is None else row.ttl
+        return {"key": key, "properties": {**self._properties, **(row.properties or {})} or None, "ttl": ttl}
 
 
 @dataclass(slots=True)

@@ -27,6 +27,8 @@ class Row(NamedTuple):
     """Its sequence id, where the row says it itself."""
     key: bytes | None = None
     properties: Mapping[str, str] | None = None
+    ttl: int | None = None
+    """Seconds that it lives, where the row says it itself."""
 
 
 class Columns(NamedTuple):
@@ -70,7 +72,7 @@ def as_message(members: Mapping[str, Any], number: str | None) -> Row:
     ):
         raise InvalidRequest("its properties are no object of texts")
     id_ = None if number is None else as_number(number, _member(members, number))
-    return Row(payload, id_, _text_or_base64(members, "key"), properties)
+    return Row(payload, id_, _text_or_base64(members, "key"), properties, _seconds(members.get("ttl")))
 
 
 def as_object(line: bytes) -> dict[str, Any]:
@@ -98,6 +100,14 @@ def as_number(name: str, value: Any) -> int:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
         raise InvalidRequest(f"{name} is no sequence id: {str(value)[:100]!r}")
+    return value
+
+
+def _seconds(value: Any) -> int | None:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:  # as CSV has it
+        value = int(value)
+    if value is not None and (type(value) is not int or not 0 < value <= _LARGEST):
+        raise InvalidRequest(f"its ttl is no number of seconds above 0: {str(value)[:100]!r}")
     return value
 
 

@@ -29,7 +29,7 @@ _GROUP_ROWS, _GROUP_BYTES = 100_000, 32 * 2**20
 """Of a row group of Parquet; what is read until then is in memory."""
 _CSV = (
     "offset", "message_id", "publish_timestamp", "publish_time", "producer", "sequence_id", "key", "key_base64", "properties",
-    "payload", "payload_base64",
+    "payload", "payload_base64", "ttl",
 )  # fmt: skip
 
 
@@ -191,6 +191,7 @@ def as_members(seen: Seen) -> dict[str, Any]:
         "state": seen.state,
         **_text("key", message.key),
         "properties": message.properties,
+        "ttl": message.ttl,
         **_text("payload", message.payload),
     }
 

@@ -36,7 +36,7 @@ from oncelog_service.log.memory import Memory
 from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.scan import payload_runs, read_back
 from oncelog_service.reading import read
-from oncelog_service.storage.fields import Columns
+from oncelog_service.storage.fields import Columns, decode_fields
 from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, FIRST_ROW_ID, ROW_ID_SIZE, chunk_key, pointer_key
 from oncelog_service.storage.payload_rows import Payload, decode_payloads, encode_payloads, tails_of
 from oncelog_service.storage.port import Batch, Store, Table
@@ -45,6 +45,8 @@ from oncelog_service.storage.rows import encode_messages
 from oncelog_service.storage.runs import Laying
 
 _DROPPED_AT_ONCE = 1_000
+_UNNAMED = bytes(2)
+"""What the fields of a message without producer and sequence id begin with."""
 
 
 @dataclass(slots=True)
@@ -332,7 +334,7 @@ class AtomicOnTopic:
             if persisted:
                 self._judge.check_undecided(producer, ids[:persisted])
                 last[producer] = ids[persisted - 1]
-            await self._judge.originals(producer, ids[:persisted], [each for request in own for each in request.payloads])
+            await self._judge.originals(producer, ids[:persisted], _joined(own))
         known = [bisect_right(each.sequence_ids or (), last.get(each.producer or "", -1)) for each in requests]
         return [self._held(each, at) for each, at in zip(requests, known, strict=True) if at < len(each.payloads)]
 
@@ -452,11 +454,20 @@ def _request_of(chunk: ChunkRow, rows: Sequence[tuple[Payload, bytes]] = ()) -> 
         epoch=chunk.epoch,
         sequence_ids=[payload.sequence_id for payload, _ in rows if payload.sequence_id is not None] or None,
         keys=[payload.key for payload, _ in rows],
+        properties=[decode_fields(_UNNAMED + tail, 0).properties for _, tail in rows],
         ttls=[payload.ttl for payload, _ in rows],
         expected_offset=chunk.expected_offset,
         expected_last_message_id=None if last_id is None else bytes.fromhex(last_id),
         expected_key_offsets=chunk.expected_key_offsets,
         tails=[tail for _, tail in rows],
+    )
+
+
+def _joined(requests: Sequence[PublishRequest]) -> PublishRequest:
+    """Returns what messages of these say, one behind the other."""
+    return PublishRequest(
+        [payload for request in requests for payload in request.payloads],
+        properties=[each for request in requests for each in request.properties or [None] * len(request.payloads)],
     )
 
 

@@ -20,10 +20,12 @@ from typing import NamedTuple
 
 from oncelog.errors import TopicDamaged
 from oncelog.wire.avro_parts import VALUE_BRANCH, encode_length, encode_long_run, encode_string
+from oncelog.wire.requests import PublishRequest
 from oncelog_dedup import LastEntry
 from oncelog_service.log.groups.stored import latest_stored
 from oncelog_service.log.scan import after, earliest_offset, find_offset, is_trimmed, read_back, run_before, run_from, runs_from
 from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, pointer_key
+from oncelog_service.storage.payload_rows import Payload
 from oncelog_service.storage.port import Store
 from oncelog_service.storage.rows import OFFSET_AT, GroupProducer, Row, decode_row, decode_rows
 from oncelog_service.storage.runs import GROUP, StoredRun
@@ -62,9 +64,10 @@ class Original(NamedTuple):
     erased: bool = False
     """What its payload was is not known any more."""
 
-    def differs(self, payload: bytes) -> bool:
-        """Whether it is known that this is not its payload."""
-        return self.payload != payload and not self.erased
+
+def differs(stored: Original | Payload, request: PublishRequest, index: int) -> bool:
+    """Whether it is known that this message of a request says something else. Of what was erased, there or here, nothing is."""
+    return stored.payload != request.payloads[index] and not stored.erased and not request.is_erased(index)
 
 
 class OriginalRun(Mapping[int, Original]):

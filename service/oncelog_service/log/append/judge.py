@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from oncelog.errors import ProducerInTransaction, SequenceGap, SequenceReused
 from oncelog.wire.requests import PublishRequest, ReceiptRun
-from oncelog_service.log.append.history import History, Original, OriginalRun
+from oncelog_service.log.append.history import History, Original, OriginalRun, differs
 from oncelog_service.log.append.producers import Producers
 from oncelog_service.log.append.receipts import duplicate_runs, repeated_runs
 from oncelog_service.log.open_topic import OpenTopic
@@ -74,7 +74,7 @@ class Judge:
             if verdict.in_flight or (self._pointers.in_use and self._dedup.in_flight(producer)):
                 await self._writer.drained()
             elif verdict.persisted != known.messages:
-                known = await self.originals(producer, sequence_ids[: verdict.persisted], request.payloads)
+                known = await self.originals(producer, sequence_ids[: verdict.persisted], request)
             elif not gaps or (gap := self._producers.gap(producer, sequence_ids[known.messages :])) is None:
                 return known
             elif self._dedup.in_flight(producer):
@@ -120,18 +120,18 @@ class Judge:
 
     # --- originals
 
-    async def originals(self, producer: str, sequence_ids: Sequence[int], payloads: Sequence[bytes]) -> Known:
-        """What is stored of messages that were judged persisted. Raises SequenceReused."""
+    async def originals(self, producer: str, sequence_ids: Sequence[int], request: PublishRequest) -> Known:
+        """What is stored of the request's first messages, which were judged persisted. Raises SequenceReused."""
         last_entry = self._dedup.last_persisted(producer)
         if last_entry is None or not sequence_ids:
             return NOTHING  # rolled back while this waited
-        counts_from, payload_bytes = self._producers.counts_from(producer), sum(map(len, payloads))
+        counts_from, payload_bytes = self._producers.counts_from(producer), sum(map(len, request.payloads))
         originals = await read(self._history.originals, producer, last_entry, sequence_ids, counts_from, payload_bytes)
-        if isinstance(originals, OriginalRun) and originals.has_payloads(payloads[: len(originals)]):
+        if isinstance(originals, OriginalRun) and originals.has_payloads(request.payloads[: len(originals)]):
             return Known(len(sequence_ids), repeated_runs(originals), originals)
-        for sequence_id, payload in zip(sequence_ids, payloads, strict=False):
+        for index, sequence_id in enumerate(sequence_ids):
             original = originals.get(sequence_id)
-            if original is not None and original.differs(payload):
+            if original is not None and differs(original, request, index):
                 raise SequenceReused(
                     f"sequence id {sequence_id} of producer {producer!r} is stored at offset {original.offset} "
                     "with another payload",

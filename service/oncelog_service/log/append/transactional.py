@@ -10,6 +10,7 @@ from oncelog.errors import SequenceReused
 from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest, PublishResponse, ReceiptRun
 from oncelog_service.log.append.appearances import Appearances
 from oncelog_service.log.append.expectations import Expectations
+from oncelog_service.log.append.history import differs
 from oncelog_service.log.append.judge import Judge, sequence_gap
 from oncelog_service.log.append.producers import Producers
 from oncelog_service.log.append.receipts import response, unplaced_runs
@@ -95,8 +96,8 @@ class Transactional:
                 return 0
             repeated = rest[: verdict.persisted]
             found = await read(find_stored, self._topic.store, group.key, producer, repeated)
-            for sequence_id, payload in zip(repeated, request.payloads[known:], strict=False):
-                if sequence_id in found and found[sequence_id].payload != payload:
+            for index, sequence_id in enumerate(repeated, known):
+                if sequence_id in found and differs(found[sequence_id], request, index):
                     raise _stored_otherwise(group.pointer, producer, sequence_id)
             if group.row is None and group.judge(producer, rest) == verdict:
                 return verdict.persisted

@@ -12,7 +12,7 @@ from itertools import islice
 
 from oncelog.wire.requests import PublishRequest
 from oncelog_dedup import Run
-from oncelog_service.log.append.history import Original
+from oncelog_service.log.append.history import Original, differs
 from oncelog_service.log.append.judge import NOTHING, Known
 from oncelog_service.log.append.receipts import duplicate_runs
 from oncelog_service.log.keep.recovery import rows
@@ -79,9 +79,9 @@ class Unnamed:
 
 
 def _repeated(pointer: int, request: PublishRequest, sequence_ids: Sequence[int], found: dict[int, Original]) -> Known:
-    for sequence_id, payload in zip(sequence_ids, request.payloads, strict=True):
-        if found[sequence_id].payload != payload:
-            original = found[sequence_id]
+    for index, sequence_id in enumerate(sequence_ids):
+        original = found[sequence_id]
+        if differs(original, request, index):
             raise reused(pointer, sequence_id, message_id=original.message_id.hex(), offset=original.offset)
     return Known(len(sequence_ids), duplicate_runs(sequence_ids, found), found)
 
@@ -100,7 +100,7 @@ def _messages(store: Store, prefix: bytes, pointer: int, taken: Taken) -> dict[i
     """Sequence id → message; nothing, if they were rolled back. Raises TopicDamaged."""
     with closing(rows(store, prefix, taken.row_id)) as found:
         return {
-            row.sequence_id: Original(row.sequence_id, row.message_id, row.offset, row.payload, pointer)
+            row.sequence_id: Original(row.sequence_id, row.message_id, row.offset, row.payload, pointer, row.erased)
             for row in islice(found, taken.end - taken.first)
             if row.write_pointer == pointer and row.sequence_id is not None
         }
