@@ -89,6 +89,9 @@ class StaleMessageId(InvalidRequest):
     """The position belongs to an older generation of the topic, which was deleted or restored; nothing here corresponds to it."""
 
     generation: int
+    last_message_id: str
+    """Of an id that was handed out in a time which the store does not know of any more: the last one before that, 40 hex digits;
+    None: it knows none, or the position is another one."""
 
 
 class OffsetOutOfRange(InvalidRequest):

@@ -8,20 +8,19 @@ was long.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import NamedTuple
 
 from oncelog.errors import TopicDamaged
 from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.atomic.recovery import find
-from oncelog_service.log.keep.recovery import last_timestamp
+from oncelog_service.log.keep.recovery import last_known, last_timestamp, read_lost
 from oncelog_service.log.names.generations import floor_of, highest_epoch
-from oncelog_service.log.scan import trim_of
 from oncelog_service.storage.incarnation import CHANCE_BITS, Incarnation, find_incarnation, next_number, put_incarnation, raised
 from oncelog_service.storage.keys import generation_key
-from oncelog_service.storage.port import Batch, Fence, RowDamaged, Store, StoreDamaged, Table
-from oncelog_service.storage.records import TopicRow, decode_record
+from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
+from oncelog_service.storage.records import LostRow, TopicRow, decode_record, encode_record
 from oncelog_service.transactions.recovery import recover
 
 _LOST_MS = 60_000
@@ -37,15 +36,24 @@ class _Known(NamedTuple):
     messages_ms: int
     pointers_ms: int
     numbers_ms: int
+    last: Mapping[bytes, bytes]
+    """By what begins every key of a topic that is not deleted: the id of its last message, empty for none."""
 
 
-def begin_incarnation(store: Store, now_ms: int, since_ms: int | None = None, fence: Fence | None = None) -> Incarnation:
+def begin_incarnation(store: Store, now_ms: int, since_ms: int | None = None) -> Incarnation:
     """Begins another one, durably, and returns it. No process serves the store.
 
     ``since_ms``: when the lost time began; None: nobody knows.
 
     Raises StoreDamaged: what is known of transactions cannot be read; StoreError.
     """
+    begun, batch = further_incarnation(store, now_ms, since_ms)
+    store.write([batch])
+    return begun
+
+
+def further_incarnation(store: Store, now_ms: int, since_ms: int | None = None) -> tuple[Incarnation, Batch]:
+    """Another one, and what begins it. As :func:`begin_incarnation`, which writes that."""
     known = _known(store)
 
     def floor(at_ms: int) -> int:
@@ -60,24 +68,31 @@ def begin_incarnation(store: Store, now_ms: int, since_ms: int | None = None, fe
         floor(known.numbers_ms),
         now_ms,
     )
-    batch = Batch(fence)
+    batch = Batch()
     put_incarnation(batch, begun)
-    store.write([batch])
-    return begun
+    for prefix, last in known.last.items():
+        spans: list[list[int | str]] = [[each.hex(), ms] for each, ms in read_lost(store, prefix)]
+        batch.put(Table.LOST, prefix, encode_record(LostRow([*spans, [last.hex(), begun.messages_ms]])))
+    return begun, batch
 
 
 def _known(store: Store) -> _Known:
-    before = find_incarnation(store)
+    before, found = find_incarnation(store), dict[bytes, bytes]()
     number, messages_ms = before.number, before.messages_ms
     for key, row in _topics(store):
         prefix = generation_key(key, row.generation)
+        last = _last_known(store, prefix)
+        if last is not None and not row.deleted:
+            found[prefix] = last
         number = max(number, raised(row.generation, before), floor_of(row, before), highest_epoch(store, prefix))
-        messages_ms = max(messages_ms, row.created, row.last_timestamp, row.expired_before, _last_ms(store, prefix))
+        last_ms = last_timestamp(store, prefix) if last is None else int.from_bytes(last[:8], "big")
+        messages_ms = max(messages_ms, row.created, row.last_timestamp, row.expired_before, last_ms)
     return _Known(
         number,
         messages_ms,
         max(before.pointers_ms, recover(store).state.last // POINTERS_PER_MS),
         max(before.numbers_ms, find(store, 1).row.numbers // POINTERS_PER_MS),
+        found,
     )
 
 
@@ -87,13 +102,10 @@ def _topics(store: Store) -> Iterator[tuple[bytes, TopicRow]]:
             yield key, decode_record(TopicRow, data)
 
 
-def _last_ms(store: Store, prefix: bytes) -> int:
-    """The time of the newest message that is known, in the log or deleted from it. What cannot be read of it is found by whoever
-    opens or verifies the topic."""
-    found = 0
+def _last_known(store: Store, prefix: bytes) -> bytes | None:
+    """The id of the newest message that is known, in the log or deleted from it. None: what would say it is damaged, which
+    whoever opens or verifies the topic finds."""
     try:
-        found = last_timestamp(store, prefix)
-        last_deleted = bytes.fromhex(trim_of(store, prefix).last_id or "")[:8]
-        return max(found, int.from_bytes(last_deleted, "big"))
-    except (TopicDamaged, StoreDamaged, RowDamaged):
-        return found
+        return last_known(store, prefix)
+    except (TopicDamaged, StoreDamaged):
+        return None

@@ -42,6 +42,7 @@ _BY_GENERATION = (
     Table.SNAPSHOT,
     Table.KEY_SNAPSHOT,
     Table.TRIM,
+    Table.LOST,
     Table.EXPIRY,
     Table.GROUP,
     Table.CHUNK,

@@ -152,9 +152,9 @@ class Topics:
             now_ms = self._clock.now_ms()
             writer.admit()
             if before is None:
-                row = TopicRow(FIRST_GENERATION, now_ms, kept)
+                row = TopicRow(FIRST_GENERATION, max(now_ms, self.incarnation.messages_ms), kept)
             else:
-                created = max(now_ms, before.last_timestamp + 1)
+                created = max(now_ms, before.last_timestamp + 1, self.incarnation.messages_ms)
                 row = TopicRow(before.generation + 1, created, kept, epoch_floor=before.epoch_floor)
             await self._write(writer, namespace, topic, row, counting)
 

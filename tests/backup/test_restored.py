@@ -5,20 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import requests
 from sqlalchemy import create_engine
 
-from oncelog import Client, Consumer, Outbox, OutboxRelay, Producer, Reader
+from oncelog import Checkpoint, Client, Consumer, Outbox, OutboxRelay, Producer, Reader
 from oncelog.errors import ConsumerFenced, OncelogError, ProducerFenced, StaleMessageId, TransactionNotFound
 from oncelog.wire.models import Acknowledge, TopicAsked
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.renewal import begin_incarnation
 from oncelog_service.storage.incarnation import ANEW_BITS, CHANCE_BITS, TIME_BITS, find_incarnation, next_number
+from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, StoreError, Table
+from oncelog_service.storage.seals import SealedStore
 from tests.behaviours.cli.support import run, value
 from tests.patience import PATIENCE, until
 from tests.rest.talk import Topic
@@ -85,9 +88,87 @@ def test_a_reader_beyond_the_backup_is_told_and_never_passes_over_what_took_the_
         start = seen[-1].offset + 1
         with Reader("t", client=client, start=start, generation=generation, timeout=0) as reader, pytest.raises(StaleMessageId):
             list(reader)
-        for last in (seen[-1], seen[9]):  # by id it goes on behind everything of before, at the first that is new
-            with Reader("t", client=client, start=last.message_id, timeout=0) as reader:
-                assert [int(each.payload) for each in reader] == list(range(100, 120))
+        with Reader("t", client=client, start=seen[9].message_id, timeout=0) as reader:
+            assert [int(each.payload) for each in reader] == list(range(100, 120))
+
+
+def test_an_id_that_was_handed_out_in_the_lost_time_is_refused_wherever_one_starts_from_it(tmp_path: Path) -> None:
+    with backed_up(tmp_path) as before:
+        known = before.client.stats("t").last_message_id
+        published(before.client, range(10, 20))
+        before.client.create_topic("later")
+        before.client.publish("later", PublishRequest([b"x"]))
+        lost = before.client.stats("t").last_message_id
+        of_later = before.client.stats("later").last_message_id
+        store = before.restored(tmp_path / "new")
+    assert known is not None
+    assert lost is not None
+    assert of_later is not None
+    with running_service(store) as service, Client(service.url) as client:
+        published(client, range(100, 120))
+        with Reader("t", client=client, start=lost, timeout=0) as reader, pytest.raises(StaleMessageId) as refused:
+            list(reader)
+        assert refused.value.last_message_id == str(known)
+        polled = Topic(service.url).poll(startFrom=bytes(lost).decode("latin-1"))
+        assert (polled.status_code, polled.json()["code"]) == (400, "stale_message_id")
+        with pytest.raises(StaleMessageId):
+            Consumer("t", "new", client=client, start=lost)
+        with Consumer("t", "s", client=client) as consumer, pytest.raises(StaleMessageId):
+            consumer.seek(lost)
+        newest = client.stats("t").last_message_id
+        assert newest is not None
+        for start, left in ((known, 20), (newest, 0)):
+            with Reader("t", client=client, start=start, timeout=0) as reader:
+                assert len(list(reader)) == left
+        client.create_topic("later")  # its name was in use in the lost time, and nothing is known of it
+        client.publish("later", PublishRequest([b"y"]))
+        with Reader("later", client=client, start=of_later, timeout=0) as reader, pytest.raises(StaleMessageId):
+            list(reader)
+
+
+def test_a_checkpoint_behind_the_backup_is_told_that_its_effects_are_those_of_lost_messages(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/sums.db")
+    checkpoint = Checkpoint("sums", "t")
+
+    def read_on(client: Client) -> list[int]:
+        found = []
+        with (
+            engine.begin() as connection,
+            Reader("t", client=client, start=checkpoint.load(connection) or "earliest", timeout=0) as reader,
+        ):
+            for message in reader:
+                found.append(int(message.payload))
+                checkpoint.save(connection, message)
+        return found
+
+    with backed_up(tmp_path) as before:
+        published(before.client, range(10, 20))
+        assert read_on(before.client) == list(range(20))
+        store = before.restored(tmp_path / "new")
+    with running_service(store) as service, Client(service.url) as client:
+        published(client, range(10, 20))
+        with pytest.raises(StaleMessageId):
+            read_on(client)
+
+
+def test_what_each_lost_time_has_handed_out_stays_refused_when_nothing_of_before_is_left(tmp_path: Path) -> None:
+    disk, ids = Disk(), []
+    for _ in range(3):
+        with running_service(open_store=lambda: SealedStore(MemoryStore(disk))) as service, Client(service.url) as client:
+            client.create_topic("t", exist_ok=True)
+            client.publish("t", PublishRequest([b"known"]))
+            put_back = deepcopy(disk.tables)
+            client.publish("t", PublishRequest([b"lost"]))
+            ids.append(client.stats("t").last_message_id)
+        disk.tables = put_back
+        begin_incarnation(SealedStore(MemoryStore(disk)), time.time_ns() // 1_000_000)
+    with running_service(open_store=lambda: SealedStore(MemoryStore(disk))) as service, Client(service.url) as client:
+        client.publish("t", PublishRequest([b"new"]))
+        client.trim_topic("t", 4)
+        for each in ids:
+            assert each is not None
+            with Reader("t", client=client, start=each, timeout=0) as reader, pytest.raises(StaleMessageId):
+                list(reader)
 
 
 def test_ids_go_on_behind_those_of_before_whatever_the_clock_says(tmp_path: Path) -> None:

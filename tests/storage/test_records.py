@@ -18,6 +18,7 @@ from oncelog_service.storage.records import (
     GroupRow,
     IncarnationRow,
     JournalMetaRow,
+    LostRow,
     NamespaceRow,
     ProducerRow,
     SubscriptionRow,
@@ -57,6 +58,7 @@ RECORDS = {
     "subscription_v1": SubscriptionRow(7, [("nonce-1", 6), ("nonce-2", 7)], 336_776),
     "subscription_deleted_v1": SubscriptionRow(8),
     "copy_v1": CopyRow(of="00112233445566778899aabbccddeeff", source="leveldb:///var/lib/oncelog", finished=False),
+    "lost_v1": LostRow([["0000019d7a1f4e00000500000000000000000000", 1_790_000_000_001], ["", 1_790_000_100_001]]),
     "incarnation_v1": IncarnationRow(
         3_757_200_000_000_000, 1_790_000_000_001, 1_790_000_000_002, 1_790_000_000_003, 1_790_000_000_000
     ),

@@ -6,7 +6,7 @@ well, so that every part sees it as it is at that moment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import InitVar, dataclass, field
 
 from oncelog.errors import StaleMessageId, StorageUnavailable
@@ -53,6 +53,9 @@ class Recovered:
     """Of the last message that retention has deleted; empty for none."""
     hidden_below: int = 0
     hidden_before: bytes = b""
+    lost: Sequence[tuple[bytes, int]] = ()
+    """Spans of ids that were handed out in a time that the store does not know of: (id of the last message before, empty for
+    none; ms of the first one behind)."""
     judgements: Judgements = ()
     size: Size = field(default_factory=Size)
 
@@ -98,6 +101,8 @@ class OpenTopic:
     """Messages with offsets below this one were trimmed, deleted or not."""
     hidden_before: bytes = field(init=False)
     """The place that this is; empty for none."""
+    lost: Sequence[tuple[bytes, int]] = field(init=False)
+    """As in :class:`Recovered`."""
     size: Size = field(init=False)
     stamps: Stamps = field(init=False)
     """They know the highest id and offset that were handed out."""
@@ -125,6 +130,7 @@ class OpenTopic:
         self.earliest_offset = recovered.earliest_offset
         self.trimmed_id = recovered.trimmed_id
         self.hidden_below, self.hidden_before = recovered.hidden_below, recovered.hidden_before
+        self.lost = recovered.lost
         self.size = recovered.size
         floor = max(self.row.created, self.row.expired_before, self.incarnation.messages_ms)
         self.stamps = Stamps(floor, recovered.fold.upcoming_offset, self.last_row_id or None)
@@ -223,12 +229,16 @@ class OpenTopic:
             )
 
     def check_message_id(self, message_id: bytes) -> None:
-        """Raises StaleMessageId for an id that is older than this generation of the topic."""
-        if self.row.generation > 1 and split_row_id(message_id)[0] < self.row.created:
+        """Raises StaleMessageId for an id that is older than this generation of the topic, or was handed out in a lost time."""
+        ms = split_row_id(message_id)[0]
+        if ms < self.row.created and (self.row.generation > 1 or self.incarnation.number):
             raise StaleMessageId(
                 f"message id {message_id.hex()} is older than generation {self.generation} of the topic; start from the oldest",
                 generation=self.generation,
             )
+        for before, first_ms in self.lost:
+            if before[:ROW_ID_SIZE] < message_id[:ROW_ID_SIZE] and ms < first_ms:
+                raise _lost(message_id, before, self.generation)
 
     def dismiss(self) -> None:
         """Have all who wait for messages answer with what there is."""
@@ -240,3 +250,15 @@ class OpenTopic:
         self.closed = True
         self.arrivals.wake()
         self.stable_arrivals.wake()
+
+
+def _lost(message_id: bytes, before: bytes, generation: int) -> StaleMessageId:
+    """The refusal of a position behind a message that is lost."""
+    begin = f"message id {before.hex()}, the last one before" if before else "the oldest message"
+    return StaleMessageId(
+        f"message id {message_id.hex()} is that of a message which is lost: the store was put back to a state of before, and "
+        "what is sent again has another id. Look at what was done by messages behind that state, undo it or count it as done, "
+        f"and start from {begin}",
+        generation=generation,
+        last_message_id=before.hex() or None,
+    )

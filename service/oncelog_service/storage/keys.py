@@ -29,6 +29,7 @@
     SUBSCRIPTION  topic key · generation · name
     COPY          empty: one row, in a store that `oncelog copy` writes or has written
     EXPIRY        topic key · generation
+    LOST          topic key · generation
 
 A branch of an atomic commit lies in PAYLOAD and GROUP as what is stored under a write pointer does; its branch key, the
 negative of its number, stands in the place of the pointer. No client can name it: write pointers are greater than 0.

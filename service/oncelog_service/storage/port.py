@@ -44,6 +44,7 @@ class Table(Enum):
     COPY = b"q"
     EXPIRY = b"h"
     TOKEN = b"w"
+    LOST = b"v"
 
     # Hashed for every row of a batch; the members are singletons.
     __hash__ = object.__hash__

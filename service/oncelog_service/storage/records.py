@@ -18,7 +18,8 @@
     SUBSCRIPTION    {"version": 1, "epoch": int, "opens": [[nonce, epoch], ...], "cursor": offset | null}
     GROUP_PRODUCER  {"version": 1, "sequence_id": int, "incarnation": str | null, "transaction": str, "messages": int,
                      "checksum": str | null}
-    STORE_ID, restored  {"version": 1, "number": int, "messages_ms": ms, "pointers_ms": ms, "numbers_ms": ms, "began_ms": ms}
+    LOST            {"version": 1, "spans": [[hex of a message id, or empty, ms], ...]}
+    INCARNATION     {"version": 1, "number": int, "messages_ms": ms, "pointers_ms": ms, "numbers_ms": ms, "began_ms": ms}
 """
 
 from __future__ import annotations
@@ -190,6 +191,14 @@ class TokenRow:
 
 
 @dataclass(frozen=True, slots=True)
+class LostRow:
+    """Of a topic whose store was put back in time: ids between these two were handed out, and are not known."""
+
+    spans: list[list[int | str]]
+    """(hex of the last message id that was known, empty for none; ms of the first one that is handed out again), rising."""
+
+
+@dataclass(frozen=True, slots=True)
 class IncarnationRow:
     """The incarnation of a store that was put back in time (incarnation.py)."""
 
@@ -214,6 +223,7 @@ Record: TypeAlias = (
     | CopyRow
     | TokenRow
     | IncarnationRow
+    | LostRow
 )
 R = TypeVar("R", bound=Record)
 

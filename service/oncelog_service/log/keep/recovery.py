@@ -36,7 +36,7 @@ from oncelog_service.storage.fields import decode_named
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, prefix_end
 from oncelog_service.storage.pieces import get_pieces
 from oncelog_service.storage.port import Store, Table
-from oncelog_service.storage.records import ExpiryRow, ProducerRow, SubscriptionRow, decode_record
+from oncelog_service.storage.records import ExpiryRow, LostRow, ProducerRow, SubscriptionRow, decode_record
 from oncelog_service.storage.rows import OFFSET_AT, Row, decode_row, decode_rows, message_id_of
 from oncelog_service.storage.runs import GROUP, StoredRun
 
@@ -80,6 +80,7 @@ def recover(store: Store, prefix: bytes, keyed: bool = False) -> Recovered:
         trimmed_id=bytes.fromhex(trim.last_id or ""),
         hidden_below=trim.hidden_below,
         hidden_before=bytes.fromhex(trim.hidden_before or ""),
+        lost=read_lost(store, prefix),
         judgements=read_judgements(store, prefix),
         size=size,
     )
@@ -249,6 +250,24 @@ def read_producers(store: Store, prefix: bytes) -> dict[str, ProducerRow]:
 def read_subscriptions(store: Store, prefix: bytes) -> dict[str, SubscriptionRow]:
     """Every subscription of the topic, deleted ones too. Raises TopicDamaged if one cannot be read."""
     return _by_name(store, prefix, Table.SUBSCRIPTION, SubscriptionRow)
+
+
+def read_lost(store: Store, prefix: bytes) -> list[tuple[bytes, int]]:
+    """The spans of ids that are lost, as an open topic has them. Raises TopicDamaged."""
+    data = store.get(Table.LOST, prefix)
+    spans = [] if data is None else read_back(decode_record, LostRow, data).spans
+    return [(bytes.fromhex(str(before)), int(first_ms)) for before, first_ms in spans]
+
+
+def last_known(store: Store, prefix: bytes) -> bytes:
+    """The id of the last message that is known of a log, in it or deleted from it; empty for none. Raises TopicDamaged."""
+    run = run_before(store, prefix)
+    found = [] if run is None else [run.id + FIRST_PAYLOAD_ID]
+    if run is not None and run.flags & GROUP:
+        row = read_back(decode_row, run, 0)
+        found = [] if row.group is None else [row.row_id + row.group.last_payload_id]
+    found += [each.position.last_message_id or b"" for each in read_snapshots(store, prefix) if each is not None]
+    return max([*found, bytes.fromhex(trim_of(store, prefix).last_id or "")])
 
 
 def read_judgements(store: Store, prefix: bytes) -> Judgements:
