@@ -260,9 +260,10 @@ class Idle(OutboxRelay):
         return 0.001
 
 
-def test_wherever_ctrl_c_ends_a_relay_that_waits_it_is_what_is_raised_and_the_relay_can_be_stopped() -> None:
+def test_wherever_ctrl_c_ends_a_relay_that_waits_it_is_what_is_raised_and_the_relay_can_be_stopped(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/shop.db", poolclass=NullPool)  # other pools wait at conditions of Python's
     for at in count(1):
-        relay = Idle(Outbox("o"), "sqlite://", url="http://127.0.0.1:1")
+        relay = Idle(Outbox("o"), engine, url="http://127.0.0.1:1")
         place = ctrl_c(at, relay.run, ("sql/outbox/relay.py", threading.__file__))
         assert_ends(relay.close, place)
         if place is None:

@@ -27,6 +27,7 @@ from oncelog.api.retry import pause
 from oncelog.errors import OncelogError, OutboxBehind, OutboxBlocked, ProducerFenced
 from oncelog.http.trust import Certificate, Verify
 from oncelog.process import forks
+from oncelog.sql.outbox.apart import check_apart
 from oncelog.sql.outbox.database import PATIENCE_SECONDS, Lease, LeaseLost, OutboxDatabase
 from oncelog.sql.outbox.holder import LeaseHolder
 from oncelog.sql.outbox.outbox import Outbox
@@ -103,6 +104,10 @@ class OutboxRelay:
         """
         if not 1 <= rows <= _ROWS_LIMIT:
             raise ValueError(f"rows is 1 to {_ROWS_LIMIT}, not {rows}")
+        if not isinstance(database, Engine | str) or (isinstance(database, Engine) and database.dialect.is_async):
+            raise TypeError(
+                "a relay's database is an Engine whose driver blocks, or a URL: one of asyncio works on its event loop only"
+            )
         self.outbox = outbox
         self._owns_engine = isinstance(database, str)
         self._engine = create_engine(database, pool_pre_ping=True) if isinstance(database, str) else database
@@ -122,6 +127,8 @@ class OutboxRelay:
         self._thread: threading.Thread | None = None
         self._holder = LeaseHolder(self._database, outbox.name, takeover_seconds)
         self._failures = 0
+        self._is_apart = False
+        """Whether this engine was found to have connections for several threads."""
         self._first_number = 0
         """The next number when the lease was taken."""
         self._forget()
@@ -135,10 +142,15 @@ class OutboxRelay:
     # --- its life
 
     def start(self) -> None:
-        """Relays in a thread of its own. Errors do not end it; they are in :attr:`status` and in the log ``oncelog.outbox``."""
-        self._check_made_here()
+        """Relays in a thread of its own. Errors do not end it; they are in :attr:`status` and in the log ``oncelog.outbox``.
+
+        Raises:
+            ValueError: in this engine a thread has no connection of its own to the same database: with a StaticPool it would
+                commit and roll back what others have begun, and with SQLite in memory it would see no rows.
+        """
         if self._thread is not None:
             raise RuntimeError("this relay has been started")
+        self._check_apart()
         self._goes_on.acquire(blocking=False)
         self._thread = threading.Thread(target=self._run_on, name=f"oncelog-outbox-{self.outbox.name}", daemon=True)
         self._thread.start()
@@ -160,7 +172,11 @@ class OutboxRelay:
             self._engine.dispose(close=forks.here() == self._home)  # a forked child leaves its parent's connections alone
 
     def __enter__(self) -> OutboxRelay:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -184,8 +200,9 @@ class OutboxRelay:
 
         Raises:
             OutboxBehind: the database does not know of everything that was published under the outbox's name. What else fails
-            is tried again.
+            is tried again. ValueError: as :meth:`start`; whoever adds rows meanwhile does so in another thread.
         """
+        self._check_apart()
         with self._alone():
             while self._goes_on.locked():
                 self._wait(self._turn())
@@ -226,6 +243,12 @@ class OutboxRelay:
             next_number = max(lease.next_number, self._highest_published() + 1)
             self._holder.moved(self._database.change(lease, next_number=next_number))
             return next_number
+
+    def _check_apart(self) -> None:
+        self._check_made_here()
+        if not self._is_apart:
+            check_apart(self._engine, self.outbox.table.name, self.outbox.create_tables)
+            self._is_apart = True
 
     def _check_made_here(self) -> None:
         """Raises Forked: the lease, and what is in hand, are the parent's."""
