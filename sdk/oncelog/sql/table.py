@@ -61,9 +61,13 @@ def _begins(connection: Connection) -> bool:
     return bool(driver.in_transaction)  # SQLite's own word
 
 
-def no_transaction(what: str) -> ValueError:
+class UnfitEngine(ValueError):
+    """An engine, or a connection of it, that what is asked for cannot be done with."""
+
+
+def no_transaction(what: str) -> UnfitEngine:
     """Makes the error for ``what`` works in AUTOCOMMIT."""
-    return ValueError(
+    return UnfitEngine(
         f"{what} is in AUTOCOMMIT: there is no transaction to share, and what was done would stay when the rest fails; take an "
         "engine that begins transactions, without isolation_level='AUTOCOMMIT' and without its driver's autocommit"
     )

@@ -191,6 +191,7 @@ def _opened(session: Session, database: str, name: str, table: str) -> Iterator[
         from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
         from oncelog.sql.outbox.outbox import Outbox
+        from oncelog.sql.table import UnfitEngine
     except ModuleNotFoundError:
         raise _refused(session, "sqlalchemy_missing", "an outbox needs SQLAlchemy: pip install 'oncelog[sql]'") from None
     try:
@@ -207,6 +208,8 @@ def _opened(session: Session, database: str, name: str, table: str) -> Iterator[
         yield Outbox(name, table), engine
     except SQLAlchemyError as error:
         raise _refused(session, "database_failed", _in_short(error)) from None
+    except UnfitEngine as error:
+        raise _refused(session, "database_failed", str(error)) from None
     finally:
         engine.dispose()
 

@@ -97,6 +97,7 @@ def test_a_database_that_cannot_be_used_is_a_sentence(engine: Engine, url: str, 
     cases = {
         nowhere: ("database_failed", 1),
         f"sqlite:///{tmp_path}/none/x.db": ("database_failed", 1),
+        "sqlite://": ("database_failed", 1),  # in memory: a relay would never see a row
         f"sqlite:///{tmp_path}/misspelt.db": ("database_failed", 1),
         f"sqlite:///file:{tmp_path}/misspelt.db?uri=true": ("database_failed", 1),
         f"sqlite:///file:{tmp_path}/misspelt.db?mode=rwc&uri=true": ("database_failed", 1),

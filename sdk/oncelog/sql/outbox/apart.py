@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, NoReturn
 
-from sqlalchemy import Engine, PoolProxiedConnection, StaticPool
+from sqlalchemy import Engine, PoolProxiedConnection, SingletonThreadPool, StaticPool
 from sqlalchemy.exc import SQLAlchemyError
+
+from oncelog.sql.table import UnfitEngine
 
 _SECONDS = 1.0
 """For another thread to get a connection while this one holds one: a pool that has it wait longer hands none out twice."""
@@ -44,7 +46,7 @@ def check_apart(engine: Engine, table: str, create: Callable[[Engine], object]) 
         if must_see:
             create(engine)  # what is missing
         with _taken(engine) as mine:
-            found = _seen_by_another_thread(engine, table)
+            found = _seen_by_another_thread(engine, table, mine.driver_connection)
             if found is not None and found.driver is mine.driver_connection:
                 _refuse("gives all threads the same connection", "would commit and roll back what others have begun")
             if found is not None and must_see and not (found.has_table and _has(mine, table)):
@@ -52,13 +54,13 @@ def check_apart(engine: Engine, table: str, create: Callable[[Engine], object]) 
 
 
 def _refuse(what: str, so: str) -> NoReturn:
-    raise ValueError(
+    raise UnfitEngine(
         f"this engine {what}: a relay in a thread of its own {so}. Take a database that several connections share, as one in a "
         "file, or call run_once() in the thread that works with this engine"
     )
 
 
-def _seen_by_another_thread(engine: Engine, table: str) -> _Seen | None:
+def _seen_by_another_thread(engine: Engine, table: str, mine: object) -> _Seen | None:
     """What another thread is given while this one holds a connection; None: it has to wait, or is refused."""
     found: list[_Seen] = []
     looking = threading.Lock()
@@ -66,10 +68,13 @@ def _seen_by_another_thread(engine: Engine, table: str) -> _Seen | None:
 
     def look() -> None:
         try:
-            with suppress(Exception), _taken(engine) as connection:
-                driver = connection.driver_connection
+            with suppress(Exception), engine.connect() as connection:
+                driver = connection.connection.driver_connection
                 found.append(_Seen(driver, True))
-                found.append(_Seen(driver, _has(connection, table)))
+                if driver is not mine:
+                    found.append(_Seen(driver, _has(connection.connection, table)))
+                    if isinstance(engine.pool, SingletonThreadPool):
+                        connection.invalidate()  # no other thread could close what this one leaves in the pool
         finally:
             looking.release()
 
