@@ -103,6 +103,20 @@ class OffsetOutOfRange(InvalidRequest):
     stable: int
 
 
+class CommitGone(OncelogError, status=410):
+    """An atomic commit of this number was made, to a topic that was deleted and made anew since: nothing of it is in the topic of
+    now, and nothing was stored."""
+
+    producer: str
+    transaction: str
+    """That committed the number, where it is known."""
+    topic: str
+    """`namespace/topic`."""
+    generation: int
+    """That the commit wrote to, where it is known."""
+    current_generation: int
+
+
 class MessagesExpired(OncelogError, status=410):
     """Messages behind the position have expired by the topic's ttl before they were read; say where to go on."""
 
@@ -222,7 +236,7 @@ class TopicExists(OncelogError, status=409):
 
 
 class SequenceGap(OncelogError, status=409):
-    """A sequence id was left out and this producer was opened with gaps refused."""
+    """A sequence id was left out where gaps are refused: by a producer that was opened so, or by atomic commits that say so."""
 
     producer: str
     expected: int

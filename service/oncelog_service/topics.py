@@ -220,6 +220,11 @@ class Topics:
         row = await self._existing(namespace, topic)
         return Topic(name=topic, properties=shown_properties(row.properties, raised(row.generation, self.incarnation)))
 
+    async def generation(self, namespace: str, topic: str) -> int | None:
+        """The generation of a topic, as the store knows it; None: there is no such topic now."""
+        row = await self._row(namespace, topic)
+        return None if row is None or row.deleted else row.generation
+
     async def names(self, namespace: str) -> list[str]:
         """The names of the topics in a namespace, sorted. Raises InvalidRequest."""
         check_namespace(namespace)

@@ -127,11 +127,36 @@ def test_a_commit_is_deduplicated_under_its_producer_which_can_be_forgotten(comm
     facts = {"producer": "p", "incarnation": "j", "current_incarnation": "i"}
     refused(commits.commit("d", **{**numbered, "incarnation": "j"}), 403, "producer_fenced", **facts)
     path = "/groups/g/producers/p"
-    assert good(commits.request("GET", path)) == {**numbered, "transaction": "a", "messages": 2, "owner": None}
+    known = {**numbered, "transaction": "a", "messages": 2, "owner": None}
+    went = {"namespace": "default", "topic": "left", "generation": 1, "currentGeneration": 1}
+    assert good(commits.request("GET", path)) == {**known, "topics": [went]}
     refused(commits.request("DELETE", path, params={"incarnation": "j"}), 403, "producer_fenced")
     assert good(commits.request("DELETE", path)) is None
     refused(commits.request("GET", path), 404, "group_producer_not_found")
     assert good(commits.commit("e", group="g", producer="p", sequenceId=0, incarnation="j"))["state"] == "committed"
+
+
+def test_a_number_whose_topic_was_made_anew_is_refused_and_gaps_are_where_both_commits_refuse_them(
+    commits: AtomicCommits, left: Topic
+) -> None:
+    def commit(transaction: str, number: int, **params: str) -> requests.Response:
+        body = {"group": "g", "producer": "p", "sequenceId": number, "parts": part}
+        return commits.request("POST", f"/{transaction}/commit", json=body, params=params)
+
+    part = [{"namespace": "default", "topic": "left", "request": {"messages": ["x"]}}]
+    good(commit("a", 7, gaps="refuse"))
+    refused(commit("b", 9, gaps="refuse"), 409, "sequence_gap", producer="p", expected=8, received=9)
+    refused(commit("c", 9, gaps="sometimes"), 400, "invalid_request")
+    done(left.request("DELETE"))
+    assert good(commit("d", 7))["state"] == "duplicate"  # nobody could miss it where there is no topic
+    done(left.request("PUT", json={}))
+    facts = {"producer": "p", "transaction": "a", "topic": "default/left", "generation": 1, "current_generation": 2}
+    for transaction in ("e", "e", "f"):
+        refused(commit(transaction, 7), 410, "commit_gone", **facts)
+    assert left.payloads() == []
+    went = good(commits.request("GET", "/groups/g/producers/p"))["topics"]
+    assert [(each["generation"], each["currentGeneration"]) for each in went] == [(1, 2)]
+    assert good(commit("g", 9))["state"] == "committed"
 
 
 def test_those_that_have_not_ended_are_listed_by_age_and_in_pages(commits: AtomicCommits, clock: ManualClock) -> None:

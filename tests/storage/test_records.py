@@ -63,6 +63,9 @@ RECORDS = {
         3_757_200_000_000_000, 1_790_000_000_001, 1_790_000_000_002, 1_790_000_000_003, 1_790_000_000_000
     ),
     "group_producer_v1": GroupProducerRow(4, "2026-09-21", "t-4", 336_776, "c0ffee", "ada"),
+    "group_producer_placed_v1": GroupProducerRow(
+        *(4, "2026-09-21", "t-4", 2, "c0ffee", None), topics=[["default", "flights", 2, 3]], gaps="refuse"
+    ),
 }
 
 

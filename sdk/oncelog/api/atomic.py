@@ -57,13 +57,17 @@ class AtomicCalls(TransactionCalls):
         """Make it appear on all topics or on none: what was staged, the request's parts, its branches. Idempotent.
 
         ``retry``: seconds that it is tried again, else the client's. Raises what was refused (OffsetMismatch, SequenceReused,
-        ProducerFenced, …: then it is aborted), BranchGone, TransactionNotFound; TransactionNotInProgress: it was aborted, or
-        committed with something else than this request. Where the error is not definite, :meth:`atomic_outcome` knows.
+        ProducerFenced, …: then it is aborted), BranchGone, TransactionNotFound; CommitGone: its number is taken by a commit to a
+        topic that was deleted and made anew; TransactionNotInProgress: it was aborted, or committed with something else than this
+        request. Where the error is not definite, :meth:`atomic_outcome` knows.
         """
         path, body = _path(id, "commit"), encode_commit_request(request)
+        params = {"gaps": "refuse"} if request.refuses_gaps else None
         return parse(
             AtomicOutcome,
-            await self._trying(lambda: self._transport.ask("POST", path, body, ONCELOG_AVRO), idempotent=True, seconds=retry),
+            await self._trying(
+                lambda: self._transport.ask("POST", path, body, ONCELOG_AVRO, params), idempotent=True, seconds=retry
+            ),
         )
 
     async def abort_atomic(self, id: str) -> AtomicOutcome:  # noqa: A002

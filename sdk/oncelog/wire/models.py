@@ -694,6 +694,17 @@ class AtomicOutcome(Resource):
         return self.state in ("committed", "duplicate")
 
 
+class GroupTopic(Resource):
+    """A topic that atomic commits under a producer's name went to."""
+
+    namespace: str
+    topic: str
+    generation: int
+    """That they went to."""
+    current_generation: int | None
+    """Of the topic now; None: there is none."""
+
+
 class GroupProducer(Resource):
     """The newest atomic commit under a producer's name in a group."""
 
@@ -706,3 +717,6 @@ class GroupProducer(Resource):
     checksum: str | None
     owner: str | None = None
     """The principal whose commit it is: no other one commits under this name; null: anybody does."""
+    topics: list[GroupTopic] = Field(default_factory=list)
+    """Where the newest commit went that wrote anything, as far as that is known. What went to another generation of a topic than
+    that of now is gone, and its repeat is refused (`commit_gone`)."""

@@ -90,6 +90,9 @@ class CommitRequest:
     """Another one under the same producer name is refused."""
     checksum: str | None = None
     """Kept with the outcome and answered to a duplicate, for its sender to compare."""
+    refuses_gaps: bool = field(default=False, compare=False)
+    """With ``producer``: it comes right behind the newest one, or is refused, if that said the same of itself. It travels in the
+    address, where a service that does not know it passes over it."""
 
     @property
     def carries(self) -> bool:

@@ -29,7 +29,7 @@ from oncelog.errors import (
     TransactionExists,
     TransactionNotFound,
 )
-from oncelog.wire.models import AtomicOutcome, GroupProducer
+from oncelog.wire.models import AtomicOutcome, GroupProducer, GroupTopic
 from oncelog.wire.requests import CommitRequest, Part, PublishRequest
 from oncelog_service.access.grants import EVERYBODY, Principal, Right
 from oncelog_service.access.owners import check_owner, may_touch
@@ -41,12 +41,14 @@ from oncelog_service.atomic.outcomes import forgettable
 from oncelog_service.atomic.plan import GiveUp, Transaction
 from oncelog_service.atomic.records import Enlist, TopicRef
 from oncelog_service.atomic.recovery import Found, find
+from oncelog_service.atomic.repeats import Written
 from oncelog_service.bounds.holding import check_transactions
 from oncelog_service.clock import Clock
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.append.atomic import Staged
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.reading import read
+from oncelog_service.storage.backup.incarnation import raised
 from oncelog_service.storage.keys import group_producer_key, number_key
 from oncelog_service.storage.port import Batch, Store, StoreError, Table
 from oncelog_service.topics import Topics
@@ -384,6 +386,16 @@ class AtomicCommits:
             messages=row.messages,
             checksum=row.checksum,
             owner=row.owner,
+            topics=[await self._went(each) for each in await self.ledger.went(row) or ()],
+        )
+
+    async def _went(self, to: Written) -> GroupTopic:
+        now, incarnation = await self._topics.generation(to.namespace, to.topic), self._topics.incarnation
+        return GroupTopic(
+            namespace=to.namespace,
+            topic=to.topic,
+            generation=raised(to.generation, incarnation),
+            current_generation=None if now is None else raised(now, incarnation),
         )
 
     async def forget_producer(

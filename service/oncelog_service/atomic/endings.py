@@ -36,6 +36,7 @@ from oncelog_service.atomic.ledger import Ledger, not_in_progress, outcome, what
 from oncelog_service.atomic.outcomes import Ended, fingerprint
 from oncelog_service.atomic.plan import Transaction
 from oncelog_service.atomic.records import Abort, Commit, TopicRef
+from oncelog_service.atomic.repeats import gone, noted
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.append.atomic import Copied, Ready, Staged
 from oncelog_service.log.topic_log import TopicLog
@@ -308,19 +309,17 @@ class Endings:
             self._ledger.end(batch, transaction, Ended(became, asked=asked))
             for branch in branches:
                 self._ledger.end(batch, branch, Ended(outcome(branch, "committed", of=transaction.id)))
-            self._note_producer(batch, transaction.group, became)
+            self._note_producer(batch, transaction.group, became, request.refuses_gaps)
             self._let_go((transaction, *branches), work)
             self._writer.counts.atomic_committed += 1
             done = self._writer.submit(batch, partial(_all_written, tuple(copied.values())))
         await done
         return became
 
-    def _note_producer(self, batch: Batch, group: str, became: AtomicOutcome) -> None:
+    def _note_producer(self, batch: Batch, group: str, became: AtomicOutcome, refuses_gaps: bool) -> None:
         if became.producer is not None and became.sequence_id is not None:
-            row = GroupProducerRow(
-                *(became.sequence_id, became.incarnation, became.id, became.messages or 0, became.checksum, became.owner)
-            )
-            self._ledger.producers[group, became.producer] = row
+            before = self._ledger.producers.get((group, became.producer))
+            row = self._ledger.producers[group, became.producer] = noted(became, became.sequence_id, before, refuses_gaps)
             batch.put(Table.GROUP_PRODUCER, group_producer_key(group, became.producer), encode_record(row))
 
     def _let_go(self, ended: Sequence[Transaction], work: dict[TopicRef, _Work]) -> None:
@@ -346,12 +345,27 @@ class Endings:
     async def _duplicate(
         self, transaction: Transaction, request: CommitRequest, original: GroupProducerRow, brought: Sequence[Brought]
     ) -> AtomicOutcome:
-        """Ends a commit whose (producer, sequence id) has been committed before: nothing of it is stored."""
+        """Ends a commit whose (producer, sequence id) has been committed before: nothing of it is stored.
+
+        Raises CommitGone: what was committed is gone with a topic that was made anew.
+        """
+        went = await self._ledger.went(original)
+        concerned, topics = _concerned(transaction, brought), self._topics
+        numbers = [self._ledger.numbers[each] for each in request.branches if each in self._ledger.numbers]
+        names = {topic[:2] for each in numbers for topic in self._ledger.find(each).topics} | {topic[:2] for topic in concerned}
+        lost = await gone(request, transaction.group, original, went, names, topics.generation, topics.incarnation)
+        overtaken = await self._overtaken(transaction, request)
+        if overtaken is not None:
+            return overtaken
+        if lost is not None:
+            raise lost
         same = original.sequence_id == request.sequence_id
+        if same and went:
+            concerned = dict.fromkeys(TopicRef(*each[:3]) for each in went)
         became = outcome(
             transaction,
             "duplicate",
-            _concerned(transaction, brought),
+            concerned,
             branches=[],
             producer=request.producer,
             sequence_id=request.sequence_id,

@@ -11,7 +11,14 @@ from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from zlib import crc32
 
-from oncelog.errors import InvalidRequest, OncelogError, ProducerFenced, TransactionNotFound, TransactionNotInProgress
+from oncelog.errors import (
+    InvalidRequest,
+    OncelogError,
+    ProducerFenced,
+    SequenceGap,
+    TransactionNotFound,
+    TransactionNotInProgress,
+)
 from oncelog.message_id import MessageId
 from oncelog.wire.models import AtomicOutcome, AtomicState, AtomicTopic
 from oncelog.wire.requests import CommitRequest
@@ -23,6 +30,7 @@ from oncelog_service.atomic.outcomes import Ended, number_of, put_id, put_outcom
 from oncelog_service.atomic.plan import GiveUp, Transaction
 from oncelog_service.atomic.records import RECORDS, Begin, Record, TopicRef
 from oncelog_service.atomic.recovery import META_KEY, Found
+from oncelog_service.atomic.repeats import REFUSED, Written, written_by
 from oncelog_service.clock import Clock, RunningClock
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.append.atomic import Copied
@@ -181,6 +189,15 @@ class Ledger:
         number = await read(number_of, self._store, id) if shared else read_at_once(number_of, self._store, id)
         return None if number is None else await read(read_ended, self._store, id)
 
+    async def went(self, row: GroupProducerRow) -> list[Written] | None:
+        """Returns where the newest commit went that wrote anything under a producer's name; None: nobody knows any more."""
+        if row.topics is not None:
+            return [Written(*each) for each in row.topics]
+        ended = await self.find_ended(row.transaction)  # the row is older than such notes; the outcome is kept for a time
+        if ended is None or ended.outcome.sequence_id != row.sequence_id:
+            return None
+        return written_by(ended.outcome)
+
     async def no_longer(self, id: str, by: str | None = None, right: Right = Right.ADMIN) -> OncelogError:  # noqa: A002
         """Returns the reason why nothing can be done with the transaction of this id. Raises NotAllowed: it is not ``by``'s."""
         ended = await self.find_ended(id)
@@ -200,7 +217,8 @@ class Ledger:
     def original(self, group: str, request: CommitRequest, by: str | None = None) -> GroupProducerRow | None:
         """Returns the producer's newest commit, if its sequence id is that of this one or higher.
 
-        Raises ProducerFenced; NotAllowed: that commit is not one of ``by``, who might fence or outrun its principal.
+        Raises ProducerFenced; NotAllowed: that commit is not one of ``by``, who might fence or outrun its principal; SequenceGap:
+        both refuse gaps, and there is one between them.
         """
         if request.producer is None or request.sequence_id is None:
             return None
@@ -210,7 +228,18 @@ class Ledger:
         check_owner(row.owner, by, producer_of(group, request.producer))
         if row.incarnation != request.incarnation:
             raise fenced(group, request.producer, request.incarnation, row.incarnation)
-        return row if request.sequence_id <= row.sequence_id else None
+        if request.sequence_id <= row.sequence_id:
+            return row
+        expected = row.sequence_id + 1
+        if request.refuses_gaps and row.gaps == REFUSED and request.sequence_id != expected:
+            raise SequenceGap(
+                f"{producer_of(group, request.producer)} has come to number {row.sequence_id}: {expected} is the next one, and "
+                f"{request.sequence_id} leaves out what should be between; nothing was stored",
+                producer=request.producer,
+                expected=expected,
+                received=request.sequence_id,
+            )
+        return None
 
 
 def outcome(

@@ -180,9 +180,10 @@ _ATOMIC_ROUTES = (
         "POST", ATOMIC_COMMIT + "/commit", atomic.commit, "Commit atomically over several topics",
         (
             *_EXPECTING, *_JUDGED, *_ENDED, errors.TransactionExists, errors.BranchGone, errors.TransactionalMismatch,
-            errors.TopicNotFound, errors.TopicDamaged, errors.DiskFull, errors.QuotaExceeded,
+            errors.TopicNotFound, errors.TopicDamaged, errors.DiskFull, errors.QuotaExceeded, errors.CommitGone,
         ),
         takes=_avro("CommitRequest"),
+        query={"gaps": "`refuse`: its number comes right behind the newest one, if that came with this word; else `allow`"},
         right=Right.WRITE,
     ),
     Route("POST", ATOMIC_COMMIT + "/abort", atomic.abort, "Abort an atomic commit", _ENDED, right=None),

@@ -17,7 +17,8 @@
     JOURNAL_META    {"version": 1, "partitions": int, "numbers": int, "begins": [int, ...]}
     SUBSCRIPTION    {"version": 1, "epoch": int, "opens": [[nonce, epoch], ...], "cursor": offset | null}
     GROUP_PRODUCER  {"version": 1, "sequence_id": int, "incarnation": str | null, "transaction": str, "messages": int,
-                     "checksum": str | null}
+                     "checksum": str | null, "owner": str | null, and where there is something to say
+                     "topics": [[namespace, topic, generation, sequence id | null], ...], "gaps": "refuse"}
     LOST            {"version": 1, "spans": [[hex of a message id, or empty, ms], ...]}
     INCARNATION     {"version": 1, "number": int, "messages_ms": ms, "pointers_ms": ms, "numbers_ms": ms, "began_ms": ms}
 """
@@ -153,6 +154,11 @@ class GroupProducerRow:
     checksum: str | None
     owner: str | None = None
     """The principal whose commit it is; no other one commits under the name."""
+    topics: list[list[Any]] | None = None
+    """[namespace, topic, generation, since]: where the newest commit that wrote anything did. ``since``: the first sequence id
+    that went to this generation, if an earlier one is known to have gone to an older one. None: the row is older than this."""
+    gaps: str | None = None
+    """``refuse``: the commit was to come right behind the one before it. None: it might leave numbers out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +234,17 @@ Record: TypeAlias = (
 R = TypeVar("R", bound=Record)
 
 
+_LATER = frozenset({"topics", "gaps"})
+"""Members that rows have where they say something, since rows were written before there were any."""
+
+
 def encode_record(record: Record) -> bytes:
     """Encodes a record as a JSON object with a version, its members sorted."""
     fields: dict[str, object] = {"version": VERSION}
     for name in record.__slots__:
         value = getattr(record, name)
+        if value is None and name in _LATER:
+            continue
         fields[name] = dict(sorted(value.items())) if type(value) is dict else value
     return to_json(dict(sorted(fields.items())))
 

@@ -47,9 +47,14 @@ async def commit(call: Call) -> AtomicOutcome:
 
     Where nothing was begun, `group` begins it, so that one request may be a whole commit. `committed` is answered when the
     messages are there. It is idempotent: a repeat answers the same; another commit under the same id is refused. With
-    `producer` and `sequenceId` it is deduplicated as a whole: then it answers `duplicate`, and `original`.
+    `producer` and `sequenceId` it is deduplicated as a whole: then it answers `duplicate`, and `original`; with `?gaps=refuse` it
+    is refused where it is not the number behind the newest one, and that came with the same word.
     """
+    gaps = call.query.get("gaps", "allow")
+    if gaps not in ("allow", "refuse"):
+        raise InvalidRequest(f"gaps is allow or refuse, not {gaps[:50]!r}")
     request = await decoded(call, decode_commit_request)
+    request.refuses_gaps = gaps == "refuse"
     _ = call.service.atomic  # is it here?
     sizes: Counter[tuple[str, str]] = Counter()
     for part in request.parts:

@@ -1,0 +1,103 @@
+"""Where the numbered commits of a producer went: what a repeat is judged by, so that none is passed over which is not there.
+
+A topic that is deleted takes its messages with it, and a group's producer outlives it. So its row names the generation of each
+topic that its newest commit wrote to: once the topic was made anew, a number at or below that one is no duplicate any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from itertools import starmap
+from typing import NamedTuple
+
+from oncelog.errors import CommitGone
+from oncelog.wire.models import AtomicOutcome
+from oncelog.wire.requests import CommitRequest
+from oncelog_service.storage.backup.incarnation import raised
+from oncelog_service.storage.records import GroupProducerRow
+
+REFUSED = "refuse"
+"""What a producer's row says of gaps, if its newest commit refused them."""
+
+Names = Collection[tuple[str, str]]
+"""(namespace, topic) of each."""
+
+
+class Written(NamedTuple):
+    """A generation of a topic that commits of a producer went to."""
+
+    namespace: str
+    topic: str
+    generation: int
+    since: int | None = None
+    """The first number that did, if earlier ones are known to have gone to an older generation."""
+
+
+def written_by(outcome: AtomicOutcome) -> list[Written]:
+    """Returns where this commit went."""
+    return [Written(each.namespace, each.topic, each.generation) for each in outcome.topics]
+
+
+def noted(became: AtomicOutcome, number: int, before: GroupProducerRow | None, refuses_gaps: bool) -> GroupProducerRow:
+    """Returns the row of a producer whose newest commit ``became`` this; ``before``: its row so far."""
+    known = {(each.namespace, each.topic): each for each in starmap(Written, (before and before.topics) or ())}
+    topics = [list(_behind(known.get((each.namespace, each.topic)), each, number)) for each in written_by(became)]
+    values = (number, became.incarnation, became.id, became.messages or 0, became.checksum, became.owner)
+    # A commit without messages says nothing of where those before it went.
+    return GroupProducerRow(
+        *values, topics=before.topics if before and not topics else topics, gaps=REFUSED if refuses_gaps else None
+    )
+
+
+def _behind(before: Written | None, this: Written, number: int) -> Written:
+    if before is None:
+        return this
+    return this._replace(since=before.since if before.generation == this.generation else number)
+
+
+async def gone(
+    request: CommitRequest,
+    group: str,
+    original: GroupProducerRow,
+    went: Iterable[Written] | None,
+    concerned: Names,
+    generation_of: Callable[[str, str], Awaitable[int | None]],
+    incarnation: int,
+) -> CommitGone | None:
+    """Returns why a commit whose number is taken is no duplicate; None: it is one.
+
+    Args:
+        original: the newest commit of its producer.
+        went: where that went. None: nobody knows any more; then it is one if its topics never were made anew.
+        concerned: the topics that the repeat would write to. Those of the original count if it is the repeat's.
+        generation_of: the generation of a topic now; None: there is none, nor anything that a reader could miss in it.
+        incarnation: of the store, for generations as clients are told them.
+    """
+    number = request.sequence_id
+    assert number is not None  # it is taken
+    same = number == original.sequence_id
+    for each in [Written(*name, 0) for name in sorted(concerned)] if went is None else went:
+        now = await generation_of(each.namespace, each.topic)
+        if now is None or not (same or (each.namespace, each.topic) in concerned):
+            continue
+        if now == (each.generation or 1) and (same or each.since is None or number >= each.since):
+            continue
+        of_then = each.generation if each.generation not in (0, now) else None
+        return _error(request, group, original.transaction if same else None, each, of_then, now, incarnation)
+    return None
+
+
+def _error(
+    request: CommitRequest, group: str, transaction: str | None, topic: Written, then: int | None, now: int, incarnation: int
+) -> CommitGone:
+    name, there = f"{topic.namespace}/{topic.topic}", raised(now, incarnation)
+    return CommitGone(
+        f"number {request.sequence_id} of producer {request.producer!r} of group {group!r} is taken by a commit to topic {name} "
+        f"of before it was deleted; generation {there}, made anew, has nothing of that, and nothing was stored now. To write it "
+        "again, have the group forget the producer, or commit it under another name, or under a number above all earlier ones",
+        producer=request.producer,
+        transaction=transaction,
+        topic=name,
+        generation=None if then is None else raised(then, incarnation),
+        current_generation=there,
+    )
