@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from oncelog import Client, Message, Producer
-from oncelog.errors import TopicNotFound
+from oncelog.errors import CommitGone, TopicNotFound
 from oncelog.spark.jobs.archive import archive, utc_date
 from oncelog.spark.jobs.audit import audit_archive
 from oncelog.spark.jobs.backfill import BackfillOvertaken, backfill
@@ -104,6 +104,33 @@ def test_the_day_of_a_message_is_that_of_utc_whatever_the_sessions_time_zone(spa
     finally:
         spark.conf.set("spark.sql.session.timeZone", str(zone))
     assert days == ["2025-12-31", "2026-01-01"]
+
+
+def test_a_topic_that_was_made_anew_is_filled_again_once_the_name_is_forgotten(
+    spark: SparkSession, client: Client, tmp_path: Path
+) -> None:
+    """A second disaster: the first backfill is known, what it wrote is gone."""
+    topic, again, path = create(client, "twice-lost"), create(client, "twice-lost-again"), str(tmp_path / "archive")
+    publish(client, topic, "p", range(70))
+    follow({"archive": archive(spark, topic, path, url=client.url, available_now=True)})
+    rows = numbers(spark, 100)
+    where = {"url": client.url, "position": None}
+    calls: dict[str, Any] = {
+        "slices": lambda _: backfill(spark, path, again, url=client.url, name="slices"),
+        "whole": lambda _: backfill(spark, rows, again, name="whole", **where),
+        "files": lambda life: backfill(spark, path, again, name="files", checkpoint=str(tmp_path / life), **where),
+    }
+    for name, call in calls.items():
+        first = call("first")
+        client.delete_topic(again)
+        create(client, again)
+        with pytest.raises(CommitGone, match=f"published under the name {name}.* went to topic default/{again}") as gone:
+            call("first")
+        client.forget_group_producer("spark", gone.value.producer)
+        assert call("second").rows == first.rows
+        assert len(read_log(client.url, again)) == first.rows
+        client.delete_topic(again)
+        create(client, again)
 
 
 # --- rows that were never in a topic

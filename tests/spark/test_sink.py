@@ -15,13 +15,16 @@ import pytest
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
+from oncelog import Client
 from oncelog.errors import (
     BranchGone,
+    CommitGone,
     ConnectionFailed,
     InvalidRequest,
     ProducerFenced,
     RepeatDiffers,
     RequestTooLarge,
+    SequenceGap,
     SequenceReused,
     TopicNotFound,
     TransactionNotInProgress,
@@ -30,9 +33,12 @@ from oncelog.spark.writing import sink
 from oncelog.spark.writing.refusals import explained
 from oncelog.spark.writing.sink import BatchWriter, Staged, StreamWriter
 from oncelog.spark.writing.write_options import WriteOptions
+from oncelog.wire.requests import CommitRequest
+from oncelog_service.storage.memory import Disk, MemoryStore
 from tests.model.log import read_log
 from tests.patience import until
 from tests.spark.topics import Topics, values
+from tests.world.disk import crashed
 from tests.world.service import RunningService, ServiceProcess, running_service
 
 PLAIN = StructType().add("key", BinaryType()).add("value", BinaryType())
@@ -144,14 +150,22 @@ def test_several_topics_get_their_rows_in_one_commit_or_none_of_them_any(log: Lo
     assert (log.values(), log.values(other)) == ([b"a", b"c"], [b"b", b"d"])
 
 
-def test_partitions_without_rows_are_not_shown_to_the_service_and_an_empty_batch_asks_it_nothing(log: Log) -> None:
-    job = log.job()
+def test_partitions_without_rows_stage_nothing_and_an_empty_batch_takes_its_number_all_the_same(log: Log) -> None:
+    job = log.job(producer=log.topic)
     _, messages = job.stage(0, [rows(), rows(b"a"), []])
-    assert [isinstance(each, Staged) for each in messages] == [False, True, False]
+    assert [each.branch is None for each in messages] == [True, False, True]
     job.commit(0, messages)
-    assert log.values() == [b"a"]
-    silent = Job("http://127.0.0.1:1", topic="nobody-is-asked")
-    silent.run(0, rows(), [])
+    for _ in range(2):
+        job.run(1, rows(), [])
+    known = log.client.group_producer("spark", log.topic)
+    assert (known.sequence_id, known.incarnation, known.messages) == (1, "query-1", 0)
+    assert (log.values(), log.staged()) == ([b"a"], [])
+
+
+def test_a_batch_without_rows_and_without_a_number_asks_the_service_nothing() -> None:
+    silent = Job("http://127.0.0.1:1", None, topic="nobody-is-asked")
+    writer, messages = silent.stage(0, [rows(), []])
+    writer.commit(messages)
 
 
 # --- attempts
@@ -255,6 +269,117 @@ def test_commits_are_known_by_the_query_and_groups_do_not_know_each_other(log: L
     for group, value in (("left", b"c"), ("right", b"d")):
         log.job(group, producer=log.topic, group=group).run(0, rows(value))
     assert log.values() == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_repeat_without_rows_where_there_were_some_is_none_and_the_other_way_round(log: Log) -> None:
+    job = log.job(producer=log.topic)
+    for first, second in ((rows(b"a"), rows()), (rows(), rows(b"a"))):
+        log.client.forget_group_producer("spark", log.topic) if log.values() else None
+        job.run(0, first)
+        with pytest.raises(RepeatDiffers, match="micro-batch 0 of query query-1 was committed before, with other rows"):
+            job.run(0, second)
+    assert log.values() == [b"a"]
+
+
+# --- a target that is not the one of then
+
+
+def made_anew(log: Log, *topics: str) -> None:
+    for name in topics:
+        log.client.delete_topic(name)
+        log.client.create_topic(name)
+
+
+def test_a_query_that_begins_again_into_a_target_that_was_made_anew_is_told_that_its_rows_are_not_there(log: Log) -> None:
+    """A stream whose checkpoint was emptied but for its id, its one batch repeated."""
+    job = log.job(producer=log.topic)
+    job.run(0, rows(b"a"))
+    made_anew(log, log.topic)
+    for _ in range(2):
+        with pytest.raises(CommitGone, match=r"generation 2, made anew, has nothing of that.*another option producer") as gone:
+            job.run(0, rows(b"a"))
+    assert (gone.value.definite, gone.value.producer, gone.value.current_generation) == (True, log.topic, 2)
+    assert f'Client.forget_group_producer("spark", "{log.topic}")' in str(gone.value)
+    log.client.forget_group_producer("spark", log.topic)
+    job.run(0, rows(b"a"))
+    assert log.values() == [b"a"]
+
+
+def test_a_numbered_batch_into_several_topics_is_told_of_the_one_that_was_made_anew(log: Log) -> None:
+    topic, other = log.topic, log.other()
+
+    def write(number: str) -> None:
+        job = log.job(None, None, producer=topic, sequenceId=number)
+        job.schema = ROUTED
+        writer, messages = job.stage(0, [routed((topic, b"a"), (other, b"b"))])
+        writer.commit(messages)
+
+    write("1")
+    made_anew(log, other)
+    with pytest.raises(CommitGone, match=f"default/{other}"):
+        write("1")
+    write("2")
+    with pytest.raises(CommitGone, match=f"default/{other}"):  # below the newest one
+        write("1")
+    assert (log.values(), log.values(other)) == ([b"a"] * 2, [b"b"])
+
+
+def test_a_target_that_is_made_anew_between_stage_and_commit_gets_the_batch_when_it_is_run_again(log: Log) -> None:
+    job = log.job(producer=log.topic)
+    _, messages = job.stage(0, [rows(b"a")])
+    made_anew(log, log.topic)
+    with pytest.raises(TopicNotFound, match=r"deleted while the batch was being staged.*run it again"):
+        job.commit(0, messages)
+    job.run(0, rows(b"a"))
+    assert log.values() == [b"a"]
+
+
+def test_a_query_whose_target_was_put_back_from_a_backup_ends_and_goes_on_by_either_way(tmp_path: Path) -> None:
+    disk = Disk()
+    with running_service(open_store=lambda: MemoryStore(disk)) as running:
+        log = Log(running.url)
+        job = log.job(producer="sink")
+        job.run(0, rows(b"0"))
+        job.run(1, rows())  # what has no rows counts, too
+    backup = crashed(disk)
+    with running_service(open_store=lambda: MemoryStore(disk)) as running:
+        for number in (2, 3):
+            Job(running.url, topic=log.topic, producer="sink").run(number, rows(b"%d" % number))
+    for way in ("back", "on"):
+        with running_service(open_store=lambda: MemoryStore(crashed(backup))) as running:
+            job, client = Job(running.url, topic=log.topic, producer="sink"), Client(running.url)
+            for empty in (rows(), rows(b"4")):
+                with pytest.raises(SequenceGap, match=r"So the service has lost 2 to 3: .*There are two ways on") as hole:
+                    job.run(4, empty)
+            assert (hole.value.producer, hole.value.expected, hole.value.received) == ("sink", 2, 4)
+            assert values(running.url, log.topic) == [b"0"]
+            if way == "on":
+                client.forget_group_producer("spark", "sink")
+            else:
+                job.run(2, rows(b"2"))
+                job.run(3, rows(b"3"))
+            job.run(4, rows(b"4"))
+            assert values(running.url, log.topic) == ([b"0", b"4"] if way == "on" else [b"0", b"2", b"3", b"4"])
+            client.close()
+
+
+def test_a_query_goes_on_behind_batches_of_a_version_that_counted_none_without_rows(log: Log) -> None:
+    job = log.job(producer=log.topic)
+    job.run(2, rows(b"a"))  # all before it had none
+    log.client.forget_group_producer("spark", log.topic)
+    log.client.commit_atomic("as-before", CommitRequest("spark", (), (), log.topic, 0, "query-1"))
+    job.run(5, rows(b"b"))
+    with pytest.raises(SequenceGap):
+        job.run(7, rows(b"c"))
+    assert log.values() == [b"a", b"b"]
+
+
+def test_numbers_that_are_given_by_hand_may_leave_holes(log: Log) -> None:
+    for number in (3, 20130101, 20130105):
+        job = log.job(None, producer=log.topic, sequenceId=str(number))
+        writer, messages = job.stage(0, [rows(b"%d" % number) if number != 20130101 else rows()])
+        writer.commit(messages)
+    assert log.values() == [b"3", b"20130105"]
 
 
 # --- a new checkpoint under an old name

@@ -16,6 +16,7 @@ from oncelog.errors import GroupProducerNotFound
 from oncelog.spark.connection import Connection
 from oncelog.spark.jobs.progress import Progress, follow, started
 from oncelog.spark.options import service_options
+from oncelog.spark.writing.refusals import target_made_anew
 from oncelog.spark.writing.write_options import GROUP
 from oncelog.wire.models import TopicAsked
 
@@ -97,8 +98,8 @@ def backfill(
         options: Further ones of the sink.
         on_progress: Called with how far it is.
 
-    One at a time under a name. Raises BackfillOvertaken when another one is found to be ahead; ValueError, OncelogError; whatever
-    Spark raises.
+    One at a time under a name. Raises BackfillOvertaken when another one is found to be ahead; CommitGone when the topic was
+    deleted and made anew since rows were published under the name; ValueError, OncelogError; whatever Spark raises.
     """
     frame = spark.read.parquet(source) if isinstance(source, str) else source
     ordered = position is not None and position in frame.columns
@@ -180,11 +181,16 @@ class _Call(NamedTuple):
         return sorted(rows, key=lambda row: row[0] or "")
 
     def _committed(self, producer: str) -> int | None:
-        """The highest position that was committed under this name."""
+        """The highest position that was committed under this name. Raises CommitGone: to a topic that was made anew since."""
+        group = self.sink.get("group", GROUP)
         try:
-            return self.connection.client().group_producer(self.sink.get("group", GROUP), producer).sequence_id
+            known = self.connection.client().group_producer(group, producer)
         except GroupProducerNotFound:
             return None
+        for each in known.topics:
+            if each.current_generation not in (None, each.generation):
+                raise target_made_anew(group, known, each)
+        return known.sequence_id
 
     def _check_alone(self, producer: str, begin: int, *, but: int | None = None) -> None:
         """Whether the next position is still to be written; ``but``: where our own commit may end. Raises BackfillOvertaken."""
@@ -209,6 +215,7 @@ class _Call(NamedTuple):
         """As a stream, some files in each commit."""
         if checkpoint is None:
             raise ValueError("files whose rows have no positions need a checkpoint")
+        self._committed(self.name)  # where the checkpoint knows all files, nothing else would ask
         files = spark.readStream.schema(self.frame.schema).option("maxFilesPerTrigger", max_files).parquet(path)
         sent = {**self.sink, "producer": self.name, "checkpointLocation": checkpoint}
         query = files.writeStream.format("oncelog").options(**sent)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from oncelog.errors import (
     BranchGone,
+    CommitGone,
     InvalidRequest,
     OncelogError,
     ProducerFenced,
@@ -20,7 +21,7 @@ from oncelog.errors import (
 
 if TYPE_CHECKING:
     from oncelog.spark.writing.write_options import WriteOptions
-    from oncelog.wire.models import AtomicOutcome
+    from oncelog.wire.models import AtomicOutcome, GroupProducer, GroupTopic
     from oncelog.wire.requests import PublishRequest
 
 _NOTHING = "Nothing of this batch was written"
@@ -43,6 +44,8 @@ def explained(
 def _advice(error: OncelogError, options: WriteOptions, topic: str | None, request: PublishRequest | None) -> str | None:
     if isinstance(error, ProducerFenced):
         return _fenced(error)
+    if isinstance(error, CommitGone):
+        return _gone(options.group, str(error.producer))
     if isinstance(error, BranchGone) or (isinstance(error, TransactionNotInProgress) and error.reason == "timed_out"):
         return (
             f"What a task has staged is dropped after option stagingTimeoutMs = {options.staging_timeout * 1000:.0f}, if the "
@@ -51,11 +54,15 @@ def _advice(error: OncelogError, options: WriteOptions, topic: str | None, reque
     if isinstance(error, TransactionNotInProgress):
         return "Another attempt of this batch was committed or given up meanwhile; nothing that this task has staged counts"
     if isinstance(error, TopicNotFound):
-        return f"The sink creates no topics: create {topic or 'it'} in namespace {options.connection.namespace} first. {_NOTHING}"
+        if topic is None:
+            return f"It was deleted while the batch was being staged. {_NOTHING}; run it again once the topic is there"
+        return f"The sink creates no topics: create {topic} in namespace {options.connection.namespace} first. {_NOTHING}"
     if isinstance(error, RequestTooLarge):
         return _too_large(request)
     if isinstance(error, Unauthorized):
         return "Give the token as option token, or as ONCELOG_TOKEN where the driver runs"
+    if isinstance(error, SequenceGap) and error.producer == options.producer:
+        return _hole(options, error)
     if options.keep_producers and (advice := _of_kept_producers(error)) is not None:
         return advice
     return None if error.definite else _unknown(options, request)
@@ -85,6 +92,45 @@ def _fenced(error: ProducerFenced) -> str:
         f"The producer's name belongs to {_query(holder)}, and this is {_query(own)}. A new checkpoint numbers its batches from "
         f"0 again: under the old name they would be taken for repeats, and lost. {_NOTHING}. Use another option producer; "
         f"or, if {_query(holder)} will never write again and this goes on in its place, set option takeOver to its id"
+    )
+
+
+def _gone(group: str, producer: str) -> str:
+    return (
+        "There are two ways on, and by both everything from here on is appended: another option producer, or the same once the "
+        f"service has forgotten it: {_forget(group, producer)}"
+    )
+
+
+def _hole(options: WriteOptions, error: SequenceGap) -> str:
+    producer, expected = str(options.producer), error.expected
+    return (
+        "Spark numbers the micro-batches of a query without a hole, and each of them is committed. So the service has lost "
+        f"{expected} to {error.received - 1}: its store was put back from a backup, or the query wrote somewhere else meanwhile. "
+        f"{_NOTHING}. There are two ways on. To write what is missing, stop the query, delete the files numbered {expected} and "
+        f"above from offsets and commits in its checkpoint, and run it again: it reads on from where number {expected} began, as "
+        "far as its source still has that. To go on behind the hole, whose rows are lost then, have the service forget the "
+        f"producer: {_forget(options.group, producer)}"
+    )
+
+
+def _forget(group: str, producer: str) -> str:
+    return f'oncelog atomic forget {group} {producer}, or Client.forget_group_producer("{group}", "{producer}")'
+
+
+def target_made_anew(group: str, known: GroupProducer, topic: GroupTopic) -> CommitGone:
+    """What to raise for a backfill whose position is one in a topic that was deleted and made anew: it would write nothing."""
+    name, producer = f"{topic.namespace}/{topic.topic}", known.producer
+    return CommitGone(
+        f"what was published under the name {producer} went to topic {name} as it was before it was deleted; generation "
+        f"{topic.current_generation}, made anew, has nothing of that, and nothing was written now. To publish all of it again, "
+        f"have the service forget the name: {_forget(group, producer)}; or give another name. Files that were published with "
+        "a checkpoint need a new one, too",
+        producer=producer,
+        transaction=known.transaction,
+        topic=name,
+        generation=topic.generation,
+        current_generation=topic.current_generation,
     )
 
 
@@ -146,9 +192,8 @@ def repeat_differs(
     return RepeatDiffers(
         f"{what} {difference}. Nothing of it was written now. {why}. There are three ways on. Under another option producer "
         f"everything from here on is appended, also what the topic has already under {producer}. The same happens under the old "
-        f"name once the service has forgotten it: oncelog atomic forget {options.group} {producer}, or "
-        f'Client.forget_group_producer("{options.group}", "{producer}"). With option onDifferentRows=warn the rows of this '
-        f"batch, and of each that differs up to number {newest}, are left out: they are lost unless the topic has them",
+        f"name once the service has forgotten it: {_forget(options.group, producer)}. With option onDifferentRows=warn the rows "
+        f"of this batch, and of each that differs up to number {newest}, are left out: they are lost unless the topic has them",
         producer=producer,
         sequence_id=number,
         newest=newest,

@@ -2,7 +2,8 @@
 
 Each attempt of a task stages into a branch of its own, so that of an attempt that failed, was repeated or lives on after its
 driver nothing ever counts: the commit names the branches of the attempts that Spark has chosen, in the order of its partitions.
-A micro-batch is committed under the producer's name with the number that Spark has given to it; a batch that Spark brings again
+A micro-batch is committed under the producer's name with the number that Spark has given to it, also one without rows: so the
+numbers have no hole, and a service that has lost some is found out. A batch that Spark brings again
 after a crash is answered as a duplicate, and compared: with other rows it is no repeat, and ends the query. The incarnation is
 the id of the query, so that a new checkpoint, whose numbers begin again, is refused instead of being taken for repeats.
 Decision 0019 says why, 0016 what the service does.
@@ -45,11 +46,12 @@ _swept: dict[str, float] = {}
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What one attempt of a task has staged; all that the driver learns of it. Of one that had no rows it learns nothing."""
+    """What one attempt of a task has staged; all that the driver learns of it."""
 
     commit: str
     """Id of the atomic commit that may name its branch."""
-    branch: str
+    branch: str | None
+    """None: it had no rows, and has begun none."""
     rows: int
     checksum: int
     query: str | None
@@ -80,12 +82,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         RepeatDiffers: another one was committed under its number.
         """
         staged = _staged(messages)
-        if not staged:
-            return
-        query = staged[0].query
+        query = staged[0].query  # also a batch without rows has a task
         assert query is not None  # write sees to it
         options = replace(self.options, producer=self.options.producer or f"spark-{query}")
-        outcome = _commit(options, staged, batchId, query)
+        outcome = _commit(options, staged, batchId, query, refuses_gaps=True)
         if outcome.state == "duplicate":
             _compare(options, outcome, staged, batchId, f"micro-batch {batchId} of query {query}")
         _sweep(options, query, batchId)
@@ -93,7 +93,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Drop what was staged; what is committed stays. What the service does not hear of now is dropped in time."""
         _swept.clear()  # the next commit of this process looks for what is left
-        abort_quietly(self.options, [each.branch for each in _staged(messages)])
+        abort_quietly(self.options, _branches(_staged(messages)))
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -114,7 +114,7 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make the batch appear, whole. Raises RepeatDiffers, or another OncelogError: it did not, or that is not known."""
         staged = _staged(messages)
-        if not staged:
+        if self.options.producer is None and not _branches(staged):
             return
         # Within foreachBatch, where numbers begin again with a new checkpoint, the query's id keeps them apart.
         incarnation = staged[0].query if self.options.producer is not None else None
@@ -125,7 +125,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Drop what was staged, also by tasks that Spark says nothing of; what is committed stays."""
-        abort_quietly(self.options, [each.branch for each in _staged(messages)], f"batch-{self.id}.")
+        abort_quietly(self.options, _branches(_staged(messages)), f"batch-{self.id}.")
 
 
 def _local(name: str) -> str | None:
@@ -136,6 +136,10 @@ def _local(name: str) -> str | None:
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
     return [each for each in messages if isinstance(each, Staged)]
+
+
+def _branches(staged: Sequence[Staged]) -> list[str]:
+    return [each.branch for each in staged if each.branch is not None]
 
 
 def _stage(
@@ -156,18 +160,26 @@ def _stage(
                 total += checksum(target, found)
         for topic, request in chunks.rest():
             staging.send(topic, request)
-    return Staged(commit, branch, rows, total, query) if rows else WriterCommitMessage()
+    return Staged(commit, branch if rows else None, rows, total, query)
 
 
-def _commit(options: WriteOptions, staged: Sequence[Staged], sequence_id: int | None, incarnation: str | None) -> AtomicOutcome:
+def _commit(
+    options: WriteOptions,
+    staged: Sequence[Staged],
+    sequence_id: int | None,
+    incarnation: str | None,
+    *,
+    refuses_gaps: bool = False,
+) -> AtomicOutcome:
     client = options.connection.client()
     request = CommitRequest(
         group=options.group,
-        branches=[each.branch for each in staged],
+        branches=_branches(staged),
         producer=options.producer,
         sequence_id=sequence_id,
         incarnation=incarnation,
         checksum=_checksum(staged),
+        refuses_gaps=refuses_gaps,
     )
     try:
         _take_over(client, options, incarnation)
