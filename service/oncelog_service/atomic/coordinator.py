@@ -48,7 +48,7 @@ from oncelog_service.group_commit import Writer
 from oncelog_service.log.append.atomic import Staged
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.reading import read
-from oncelog_service.storage.backup.incarnation import raised
+from oncelog_service.storage.incarnation import raised
 from oncelog_service.storage.keys import group_producer_key, number_key
 from oncelog_service.storage.port import Batch, Store, StoreError, Table
 from oncelog_service.topics import Topics

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from oncelog.errors import CommitGone
 from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.requests import CommitRequest
-from oncelog_service.storage.backup.incarnation import raised
+from oncelog_service.storage.incarnation import Incarnation, raised
 from oncelog_service.storage.records import GroupProducerRow
 
 REFUSED = "refuse"
@@ -62,7 +62,7 @@ async def gone(
     went: Iterable[Written] | None,
     concerned: Names,
     generation_of: Callable[[str, str], Awaitable[int | None]],
-    incarnation: int,
+    incarnation: Incarnation,
 ) -> CommitGone | None:
     """Returns why a commit whose number is taken is no duplicate; None: it is one.
 
@@ -88,7 +88,13 @@ async def gone(
 
 
 def _error(
-    request: CommitRequest, group: str, transaction: str | None, topic: Written, then: int | None, now: int, incarnation: int
+    request: CommitRequest,
+    group: str,
+    transaction: str | None,
+    topic: Written,
+    then: int | None,
+    now: int,
+    incarnation: Incarnation,
 ) -> CommitGone:
     name, there = f"{topic.namespace}/{topic.topic}", raised(now, incarnation)
     return CommitGone(
