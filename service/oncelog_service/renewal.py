@@ -28,6 +28,13 @@ _LOST_MS = 60_000
 forward meanwhile."""
 
 
+LIVES_AGAIN = (
+    "What was done in the lost time is undone: tokens that were revoked, messages that were erased or trimmed, and topics that "
+    "were deleted are back. Look through the tokens (oncelog token list --store) before the service is reached, and do the rest "
+    "again"
+)
+
+
 class _Known(NamedTuple):
     """The newest of each kind that a store knows of."""
 

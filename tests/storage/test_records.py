@@ -11,6 +11,7 @@ import pytest
 from oncelog_service.storage.keys import row_id
 from oncelog_service.storage.port import RowDamaged
 from oncelog_service.storage.records import (
+    BehindRow,
     ChunkRow,
     CopyRow,
     ExpiryRow,
@@ -58,6 +59,7 @@ RECORDS = {
     "subscription_v1": SubscriptionRow(7, [("nonce-1", 6), ("nonce-2", 7)], 336_776),
     "subscription_deleted_v1": SubscriptionRow(8),
     "copy_v1": CopyRow(of="00112233445566778899aabbccddeeff", source="leveldb:///var/lib/oncelog", finished=False),
+    "behind_v1": BehindRow("http://10.0.0.1:7070", "the last 3 writes are gone", 1_790_000_000_000),
     "lost_v1": LostRow([["0000019d7a1f4e00000500000000000000000000", 1_790_000_000_001], ["", 1_790_000_100_001]]),
     "incarnation_v1": IncarnationRow(
         3_757_200_000_000_000, 1_790_000_000_001, 1_790_000_000_002, 1_790_000_000_003, 1_790_000_000_000

@@ -45,7 +45,7 @@ def test_any_history_of_a_lease_table_is_as_in_memory(shared: Place, seed: int) 
     for step in range(100):
         resource, fence = chance.choice((b"r0", b"r1", b"r2")), chance.choice(fences[-6:])
         id, to, url = chance.choice(ids[-5:]), chance.choice((None, *ids[-5:])), f"http://{chance.randrange(3)}"  # noqa: A001
-        match chance.choice(("join", "leave", "expire", "renew", *["take"] * 5, "give up", "write")) if step else "join":
+        match chance.choice(("join", "leave", "expire", "renew", *["take"] * 5, "give up", "raise", "write")) if step else "join":
             case "join":
                 ids.append(new := f"{step:032}")
                 both(lambda each: each.join(new, url, LONG))  # noqa: B023
@@ -61,6 +61,8 @@ def test_any_history_of_a_lease_table_is_as_in_memory(shared: Place, seed: int) 
                 fences += [taken] if isinstance(taken, Fence) else []
             case "give up":
                 both(lambda each: each.give_up(id, fence, to))  # noqa: B023
+            case "raise":
+                both(lambda each: each.raise_all(step // 10))  # noqa: B023
             case "write":
                 epoch, holder = model.leases.get(fence.resource, (-1, None))
                 with nullcontext() if fence.epoch == epoch and holder else pytest.raises(StoreFenced):  # type: ignore[attr-defined]

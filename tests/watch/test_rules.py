@@ -126,7 +126,7 @@ CASES: list[tuple[str, str, Mapping[str, Any], Mapping[str, Any] | None, list[st
     ),
     ("token_ends", "warning", token(DAY, 10 * DAY), token(DAY + 1, 10 * DAY), []),
     ("token_ends", "warning", token(1, 365 * DAY), token(0, 365 * DAY), []),
-    ("store_restored", "info", {"restored_ms": NOW - DAY}, {"restored_ms": NOW - DAY - 1}, ["backup"]),
+    ("store_restored", "info", {"restored_ms": NOW - DAY}, {"restored_ms": NOW - DAY - 1}, ["put back"]),
     ("without_tls", "warning", {"is_local": False, "host": "10.0.0.1", "asks_for_credentials": True},
      {"is_local": False, "speaks_tls": True, "asks_for_credentials": True}, ["10.0.0.1"]),
     ("without_tls", "warning", {"is_local": False, "host": "10.0.0.1", "asks_for_credentials": True}, {"is_local": True}, []),

@@ -16,6 +16,8 @@ class LeasesInMemory:
         self.expired: set[str] = set()
         """Those of them that were not heard of in time."""
         self.leases: dict[bytes, tuple[int, str | None]] = {}
+        self.floor = 0
+        """Of the epochs of what was never taken."""
         self.renewals = 0
         self.error: Exception | None = None
         """Raised by the next renewals."""
@@ -39,7 +41,7 @@ class LeasesInMemory:
         self.leases = {each: (epoch, None if held == id else held) for each, (epoch, held) in self.leases.items()}
 
     def take(self, id: str, resource: bytes) -> Fence | Instance:  # noqa: A002
-        epoch, holder = self.leases.get(resource, (0, None))
+        epoch, holder = self.leases.get(resource, (self.floor, None))
         if holder != id and holder is not None:
             if self.is_alive(holder):
                 return Instance(holder, self.there[holder], 1_000)
@@ -65,3 +67,7 @@ class LeasesInMemory:
         leases = sorted((each, *lease) for each, lease in self.leases.items() if each > after)
         found = [LeaseHolder(each, epoch, held) for each, epoch, held in leases if held is not None]
         return {each.resource: each for each in found[:limit]}
+
+    def raise_all(self, epoch: int) -> None:
+        self.floor = max(self.floor, epoch) + 1
+        self.leases = {each: (max(before, epoch) + 1, held) for each, (before, held) in self.leases.items()}

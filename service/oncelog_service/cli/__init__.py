@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "tx-serve": ("serve", "Run a transaction service alone."),
     "config": ("configuration", "Show and check the settings of a service."),
     "backup": ("stores.commands", "Back a running store up; list and prune backups."),
+    "renew": ("stores.commands", "Begin another incarnation of a store that was put back."),
     "restore": ("stores.commands", "Make a backup a store again, and verify it."),
     "verify": ("stores.commands", "Read all logs again, and compare the maps with them."),
     "copy": ("stores.commands", "Copy a store into another one, byte for byte."),

@@ -78,6 +78,17 @@ class Kept:
             self._heart.start()
         return self
 
+    def raise_leases(self, epoch: int) -> None:
+        """Has no fence of before be valid any more, this one's apart, not even of what is not known to have been served.
+
+        Raises StoreError.
+        """
+        if self._table is not None:
+            self._table.raise_all(epoch)
+            found = self._table.take(self._id, COPY)
+            assert isinstance(found, Fence)  # it is this one's as long as that is alive; else take has raised Dead
+            self.fence = found
+
     def check(self) -> None:
         """Raises Served: another process is there. StoreError."""
         if self._table is not None:

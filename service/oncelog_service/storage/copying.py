@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from oncelog_service.storage.incarnation import check_not_behind
 from oncelog_service.storage.port import Batch, Fence, Store, StoreError, Table
 from oncelog_service.storage.records import CopyRow, decode_record, encode_record
 
@@ -69,6 +70,12 @@ class Piece(NamedTuple):
 
 
 def check_whole(store: Store) -> None:
+    """Raises StoreError for a store that is half a copy, or has gone back in time under a service; RowDamaged."""
+    check_finished(store)
+    check_not_behind(store)
+
+
+def check_finished(store: Store) -> None:
     """Raises StoreError for a store that is half a copy; RowDamaged."""
     row = copy_row_of(store)
     if row is not None and not row.finished and row.source.startswith(SALVAGED):

@@ -22,10 +22,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from oncelog_service.storage.port import Batch, Store, StoreDamaged, StoreError, Table
-from oncelog_service.storage.records import IncarnationRow, decode_record, encode_record
+from oncelog_service.storage.records import BehindRow, IncarnationRow, decode_record, encode_record
 
 KEY = b"restored"
 """Of its row in STORE_ID."""
+_BEHIND_KEY = b"behind"
+"""Of a row beside it, in a store that has gone back in time under whoever had written to it."""
 TIME_BITS, CHANCE_BITS, ANEW_BITS = 26, 16, 11
 _UNIT_MS = 64_000
 _BEFORE = 2**20
@@ -61,6 +63,13 @@ def find_incarnation(store: Store) -> Incarnation:
         raise StoreDamaged(f"{data[:100]!r} is not the incarnation of a store") from error
 
 
+def decode_row(key: bytes, data: bytes) -> object:
+    """Reads a row of STORE_ID: of these two, or hex digits. Raises ValueError."""
+    if key == _BEHIND_KEY:
+        return decode_record(BehindRow, data)
+    return decode_incarnation(data) if key == KEY else bytes.fromhex(data.decode("ascii"))
+
+
 def decode_incarnation(data: bytes) -> Incarnation:
     """Reads it back. Raises ValueError: it is none."""
     if not data.startswith(b"{"):
@@ -73,7 +82,24 @@ def decode_incarnation(data: bytes) -> Incarnation:
 def put_incarnation(batch: Batch, incarnation: Incarnation) -> None:
     """Has it be the store's from the write of this batch on."""
     assert incarnation.began_ms is not None
+    batch.delete(Table.STORE_ID, _BEHIND_KEY)
     batch.put(Table.STORE_ID, KEY, encode_record(IncarnationRow(**incarnation._asdict())))
+
+
+def put_behind(batch: Batch, by: str, what: str, at_ms: int) -> None:
+    """Says in a store that it has gone back in time. ``by``: who has found that; ``what``: a sentence on how it is known."""
+    batch.put(Table.STORE_ID, _BEHIND_KEY, encode_record(BehindRow(by, what, at_ms)))
+
+
+def check_not_behind(store: Store) -> None:
+    """Raises StoreError: it has gone back in time, and no incarnation was begun since."""
+    data = store.get(Table.STORE_ID, _BEHIND_KEY)
+    if data is not None:
+        row = decode_record(BehindRow, data)
+        raise StoreError(
+            f"it has gone back in time: {row.what}, as {row.by} found. Nobody serves it until `oncelog renew` was run: "
+            "stop every service over it first"
+        )
 
 
 def next_number(known: int, now_ms: int, chance: int) -> int:

@@ -16,6 +16,7 @@
     STORE_ID     empty: one row, 32 hex digits that name this store among the participants of transactions
                  secret: 64 hex digits, what the instances over it show each other
                  restored: JSON, its incarnation; 32 hex digits where a former version began that
+                 behind: JSON, it has gone back in time and is not served
     TRANSACTION_EDIT      number of the edit i64, from 1
     TRANSACTION_SNAPSHOT  slot u8 (0 or 1, written in turn)
     OUTCOME               write pointer i64

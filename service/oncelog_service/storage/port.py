@@ -186,6 +186,11 @@ class LeaseTable(Protocol):
         """Returns every lease that an instance has, alive or not, sorted; the first ``limit`` behind one. Raises StoreError."""
         ...
 
+    def raise_all(self, epoch: int) -> None:
+        """Raises every lease above an epoch, also those of resources that were never taken: no fence of before is valid. Who has
+        one keeps it, and has to take it again. Raises StoreError."""
+        ...
+
 
 class StagedFile(NamedTuple):
     """A file of a store as it was at one moment."""

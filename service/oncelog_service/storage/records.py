@@ -20,6 +20,7 @@
                      "checksum": str | null, "owner": str | null, and where there is something to say
                      "topics": [[namespace, topic, generation, sequence id | null], ...], "gaps": "refuse"}
     LOST            {"version": 1, "spans": [[hex of a message id, or empty, ms], ...]}
+    BEHIND          {"version": 1, "by": str, "what": str, "at_ms": ms}
     INCARNATION     {"version": 1, "number": int, "messages_ms": ms, "pointers_ms": ms, "numbers_ms": ms, "began_ms": ms}
 """
 
@@ -215,6 +216,17 @@ class IncarnationRow:
     began_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class BehindRow:
+    """Says that a store has gone back in time; nobody serves it until another incarnation has begun."""
+
+    by: str
+    """Who has found that."""
+    what: str
+    """How it is known; a sentence for people."""
+    at_ms: int
+
+
 Record: TypeAlias = (
     TopicRow
     | NamespaceRow
@@ -230,6 +242,7 @@ Record: TypeAlias = (
     | TokenRow
     | IncarnationRow
     | LostRow
+    | BehindRow
 )
 R = TypeVar("R", bound=Record)
 

@@ -138,7 +138,7 @@ class Facts:
     certificate_ends_ms: int | None = None
     tokens: tuple[Expiring, ...] = ()
     restored_ms: int | None = None
-    """When the store was restored from a backup."""
+    """When the store was put back to an earlier state."""
     host: str = "127.0.0.1"
     is_local: bool = True
     speaks_tls: bool = False

@@ -467,18 +467,18 @@ def tokens(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
 
 
 def restored(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
-    """The store was restored from a backup not long ago."""
+    """The store was restored, or put back by other means, not long ago."""
     if facts.restored_ms is not None and facts.now_ms - facts.restored_ms <= RESTORED_MS:
         yield Alarm(
             code="store_restored",
             severity="info",
             subject="the store",
             since_ms=facts.restored_ms,
-            what=f"the store was restored from a backup {span(max(0, facts.now_ms - facts.restored_ms))} ago: what was "
-            "acknowledged behind the backup is not in it, and clients of before are refused until they open again",
-            mend="See whom nobody tells, and revoke again the tokens that were revoked since the backup.",
+            what=f"the store was put back to an earlier state {span(max(0, facts.now_ms - facts.restored_ms))} ago: what was "
+            "acknowledged behind that is not in it, and clients of before are refused until they open again",
+            mend="See whom nobody tells, and revoke again the tokens that were revoked in the lost time.",
             commands=["oncelog token list"],
-            docs="operating.md#backup",
+            docs="operating.md#restore",
         )
 
 

@@ -17,7 +17,7 @@ from oncelog_service.cli.output import Output, iso_time, progress_bar
 from oncelog_service.cli.session import Session, confirm
 from oncelog_service.cli.stores.opening import CannotOpen, check_store, ending, opened
 from oncelog_service.cli.stores.verify import note_problems, over_store
-from oncelog_service.renewal import begin_incarnation
+from oncelog_service.renewal import LIVES_AGAIN, begin_incarnation
 from oncelog_service.storage.backup.archive import Archive, Backup, BackupDamaged, BackupError
 from oncelog_service.storage.backup.layout import lay_out
 from oncelog_service.storage.backup.restoring import Restoring, check_position
@@ -149,6 +149,7 @@ def restore_backup(out: Output, directory: Path, number: int | None, url: str) -
             facts = {"directory": str(directory), "store": shown(url)}
             _verified(out, laid, backup, facts, f"backup {backup.number} is the store {shown(url)} now", restoring.finish)
     out.note("what was acknowledged behind the backup is not in it; clients of before are told (docs/operating.md)")
+    out.note(LIVES_AGAIN)
 
 
 def _chosen(archive: Archive, number: int | None) -> Backup:

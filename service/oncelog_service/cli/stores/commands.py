@@ -1,4 +1,4 @@
-"""`oncelog verify`, `copy`, `salvage`, `backup …` and `restore`: what they ask for.
+"""`oncelog verify`, `copy`, `salvage`, `backup …`, `restore` and `renew`: what they ask for.
 
 What does it is loaded then, since no other command needs it.
 """
@@ -29,6 +29,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.add_typer(backups, name="backup")
     app.command("restore")(restore)
+    app.command("renew")(renew)
     command(app, "verify", namespaced=False, reads=True)(verify)
     app.command("copy")(copy)
     app.command("salvage")(salvage)
@@ -142,3 +143,14 @@ def restore(
     from oncelog_service.cli.stores.backup import restore_backup
 
     restore_backup(Output(as_json), directory, number, store)
+
+
+def renew(
+    store: Annotated[str, typer.Argument(metavar="STORE", help="URL of the store.", show_default=False)],
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Begin another incarnation of a store that was put back in time by other means than restore. No service may serve it."""
+    from oncelog_service.cli.stores.renew import renew_store
+
+    renew_store(Output(as_json), store, yes)

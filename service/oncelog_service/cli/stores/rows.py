@@ -10,8 +10,7 @@ from oncelog_dedup.snapshot import Snapshot
 from oncelog_service.atomic.outcomes import decode_ended
 from oncelog_service.atomic.records import RECORDS
 from oncelog_service.storage import records
-from oncelog_service.storage.incarnation import KEY as INCARNATION
-from oncelog_service.storage.incarnation import decode_incarnation
+from oncelog_service.storage.incarnation import decode_row
 from oncelog_service.storage.keys import GENERATION_SIZE, PAYLOAD_ID_SIZE, ROW_ID_SIZE
 from oncelog_service.storage.pieces import intact_piece, is_piece
 from oncelog_service.storage.port import Table
@@ -55,7 +54,7 @@ READ: Mapping[Table, Callable[[bytes, bytes], object]] = {
     Table.TRANSACTION_EDIT: lambda _, value: EDITS.decode(value),
     Table.TRANSACTION_SNAPSHOT: lambda _, value: _whole(decode_snapshot, value),
     Table.OUTCOME: lambda _, value: decode_outcome(value),
-    Table.STORE_ID: lambda key, value: decode_incarnation(value) if key == INCARNATION else bytes.fromhex(value.decode("ascii")),
+    Table.STORE_ID: decode_row,
     Table.KEY_SNAPSHOT: lambda _, value: _whole(Snapshot.from_bytes, value),
     Table.CHUNK: _record(records.ChunkRow),
     Table.JOURNAL: lambda _, value: RECORDS.decode(value),

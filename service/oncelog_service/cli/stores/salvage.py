@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -28,6 +29,7 @@ from oncelog_service.log.keep.losses import (
     restart_transactions,
     restore_topic,
 )
+from oncelog_service.renewal import LIVES_AGAIN, begin_incarnation
 from oncelog_service.storage.copying import SALVAGED, TABLES, CopyRefused, copy_row_of, set_copy_row
 from oncelog_service.storage.files.end_file import ROW_KEY, beside, number_of_row, read_end
 from oncelog_service.storage.files.salvage_read import readable_rows
@@ -87,6 +89,7 @@ def salvage_store(out: Output, source: str, target: str, accept_losses: bool) ->
     if not accept_losses:
         out.note("no service opens it: look at what is lost, then run the same command with --accept-losses")
         raise typer.Exit(FOUND)
+    out.note(f"clients of before are told that the store is another incarnation (docs/operating.md). {LIVES_AGAIN}")
 
 
 def _begin(store: Store, source: str) -> bool:
@@ -181,6 +184,8 @@ def _accept(store: Store) -> None:
     count_bytes(store)
     for _, restart in list(_broken(store)):
         restart(store)
+    # Whatever was lost: what it had handed out may be handed out again, and a row may be what it was before its last change.
+    begin_incarnation(store, time.time_ns() // 1_000_000)
     mark = copy_row_of(store)
     assert mark is not None
     set_copy_row(store, replace(mark, finished=True))

@@ -23,6 +23,10 @@ _ALIVE = _INSTANCES.where(INSTANCE.c.expires_ms > _NOW_MS)
 _IDLE = "SET LOCAL idle_in_transaction_session_timeout = '2s'"
 """A process that is stopped, or a machine that vanishes, while it has locked a row would hold the others off for good."""
 
+_FLOOR = b"floor"
+"""Of what was never taken the first epoch is above that of this row, which nobody takes. It is there once all leases were
+raised."""
+
 _DEAD = "this instance was not heard of in time, or another one has started at its address; others may serve its topics by now"
 _LONG_DEAD_MS = 86_400_000
 """Rows of instances that ended so long ago, and whose leases no other one has wanted, are deleted."""
@@ -58,8 +62,9 @@ class SqlLeaseTable:
         with self._transaction() as connection:
             row = connection.execute(select(LEASE.c.instance).where(LEASE.c.resource == resource).with_for_update()).one_or_none()
             if row is None:
+                floor = connection.execute(select(LEASE.c.epoch).where(LEASE.c.resource == _FLOOR)).scalar() or 0
                 connection.execute(
-                    insert_or_nothing(LEASE).values(resource=resource, epoch=0, instance=None).on_conflict_do_nothing()
+                    insert_or_nothing(LEASE).values(resource=resource, epoch=floor, instance=None).on_conflict_do_nothing()
                 )
                 row = connection.execute(select(LEASE.c.instance).where(LEASE.c.resource == resource).with_for_update()).one()
             # The lease's row is locked since it was read: no other process takes it, and no fenced write passes, until this ends.
@@ -104,6 +109,11 @@ class SqlLeaseTable:
         with self._transaction() as connection:
             rows = connection.execute(behind.order_by(LEASE.c.resource).limit(limit))
             return {bytes(row.resource): LeaseHolder(bytes(row.resource), row.epoch, row.instance) for row in rows}
+
+    def raise_all(self, epoch: int) -> None:
+        with self._transaction() as connection:
+            connection.execute(insert_or_nothing(LEASE).values(resource=_FLOOR, epoch=0, instance=None).on_conflict_do_nothing())
+            connection.execute(update(LEASE).values(epoch=func.greatest(LEASE.c.epoch, epoch) + 1))
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:

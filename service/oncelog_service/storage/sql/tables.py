@@ -10,6 +10,7 @@
     oncelog_lease     resource
                       epoch  rises with every change of hands, and never falls; the row is never deleted
                       instance  who has it, null: nobody
+                      One row, `floor`, is no resource: epochs of those that have no row yet begin above its own
 """
 
 from __future__ import annotations
