@@ -16,10 +16,10 @@ from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
-from oncelog.errors import CheckpointConflict
+from oncelog.errors import CheckpointConflict, InvalidMessageId, StaleMessageId
 from oncelog.message_id import MessageId
 from oncelog.sql.checkpoint import Checkpoint
-from oncelog.values.message import Message
+from oncelog.values.message import Message, Source
 from tests.patience import PATIENCE
 from tests.sdk.databases import change, effects, opened, with_effects
 
@@ -29,8 +29,9 @@ def at(number: int) -> MessageId:
     return MessageId(1_790_000_000_000 + number, 0)
 
 
-def message(number: int) -> Message:
-    return Message({"id": bytes(at(number)), "payload": b""})
+def message(number: int, topic: str | None = None, generation: int = 1, namespace: str = "default") -> Message:
+    record = {"id": bytes(at(number)), "offset": number, "payload": b""}
+    return Message(record, source=None if topic is None else Source(None, namespace, topic, generation))
 
 
 @pytest.fixture
@@ -100,6 +101,49 @@ def test_names_topics_namespaces_and_tables_do_not_touch_each_other(engine: Engi
         save(engine, checkpoint, number)
     save(engine, checkpoints[3], 100)
     assert [stored(engine, each) for each in checkpoints] == [at(100 if each == 3 else each) for each in range(len(keys))]
+
+
+# --- whose messages move it ---------------------------------------------------------------------------------------------
+
+
+def test_a_message_of_another_topic_moves_no_checkpoint(engine: Engine, checkpoint: Checkpoint) -> None:
+    save(engine, checkpoint, 5)
+    with engine.begin() as connection:
+        for foreign in (message(9, "u"), message(9, "t", namespace="n")):
+            for move in (checkpoint.save, checkpoint.reset):
+                with pytest.raises(InvalidMessageId, match=f"default/t, .* of {foreign.namespace}/{foreign.topic}"):
+                    move(connection, foreign)
+        checkpoint.save(connection, message(6, "t"))
+    assert stored(engine, checkpoint) == at(6), "the messages up to the foreign one's time are not passed over"
+
+
+def test_a_topic_made_anew_under_a_checkpoint_is_told_until_it_is_reset(engine: Engine, checkpoint: Checkpoint) -> None:
+    with engine.begin() as connection:
+        checkpoint.save(connection, message(1, "t"))
+        for other in (2, 3):
+            with pytest.raises(StaleMessageId, match=r"deleted and made anew.* reset\(\)") as refused:
+                checkpoint.save(connection, message(2, "t", other))
+            assert refused.value.generation == 1
+        assert checkpoint.load(connection) == at(1), "what was loaded is what this object has saved"
+        with pytest.raises(StaleMessageId):
+            checkpoint.save(connection, message(2, "t", 2))
+        checkpoint.reset(connection, None)
+        checkpoint.save(connection, message(2, "t", 2))
+        checkpoint.reset(connection, message(1, "t", 3))
+        checkpoint.save(connection, message(3, "t", 3))
+    assert stored(engine, checkpoint) == at(3)
+
+
+def test_what_does_not_say_where_it_is_from_is_taken(engine: Engine, checkpoint: Checkpoint) -> None:
+    """A bare id, a message made by hand, one of a service that does not say its generation; and a row is an id alone."""
+    unsaid = Message({"id": bytes(at(3)), "offset": 3, "payload": b""}, source=Source(None, "default", "t"))
+    with engine.begin() as connection:
+        for position in (message(1, "t", 1), at(2), message(2, "t", 2), unsaid, message(3, "t", 3), message(4)):
+            checkpoint.save(connection, position)
+        Checkpoint(checkpoint.name, checkpoint.topic).reset(connection, message(5, "t", 7))
+        assert checkpoint.load(connection) == at(5)
+        checkpoint.save(connection, message(6, "t", 8))  # what the row says was somebody else's; the service knows of which it is
+    assert stored(engine, checkpoint) == at(6)
 
 
 # --- conflicts ----------------------------------------------------------------------------------------------------------

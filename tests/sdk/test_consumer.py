@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oncelog import Client, Consumer, MessageId
+from oncelog import Client, Consumer, MessageId, Producer, Reader
 from oncelog.errors import (
     ConnectionFailed,
     ConsumerClosed,
@@ -18,6 +18,7 @@ from oncelog.errors import (
     InvalidMessageId,
     InvalidRequest,
     OncelogError,
+    StaleMessageId,
 )
 from oncelog.wire.models import Acknowledge, Subscription
 from tests.patience import until
@@ -177,6 +178,45 @@ def test_what_another_reader_was_given_is_acknowledged_and_not_delivered(client:
 
 
 # --- fenced
+
+
+def test_a_message_of_another_topic_moves_no_cursor(client: Client, filled: str) -> None:
+    other = f"{filled}-other"
+    client.create_topic(other)
+    for place in (other, filled):  # so that its id lies before the topic's last one
+        with Producer(place, client=client) as producer:
+            producer.send(b"0")
+    with Reader(other, client=client, timeout=0) as reader:
+        [foreign] = reader.read()
+    with Consumer(filled, "s", client=client, timeout=0, ack_interval=LONG) as consumer:
+        messages = consumer.receive()
+        for acknowledge in (consumer.ack, consumer.ack_async):
+            with pytest.raises(InvalidMessageId, match=f"default/{filled}, .* of default/{other}"):
+                acknowledge(foreign)
+        consumer.flush()
+        assert consumer.status().cursor == 0
+        consumer.ack(messages[3])
+        assert consumer.acknowledged == 4, "it goes on"
+
+
+def test_a_message_of_a_topic_that_was_made_anew_moves_no_cursor(client: Client, filled: str) -> None:
+    with Reader(filled, client=client, timeout=0) as reader:
+        former = reader.read()[0]
+        client.delete_topic(filled)
+        client.create_topic(filled)
+        with Producer(filled, client=client) as producer:
+            producer.send(b"anew")
+        reader.seek("earliest")
+        assert reader.has_message_available()
+        [anew] = list(reader)
+    assert [(each.topic, each.generation) for each in (former, anew)] == [(filled, 1), (filled, 2)]
+    with Consumer(filled, "s", client=client, timeout=0) as consumer:
+        with pytest.raises(StaleMessageId, match=r"generation 2 .* generation 1") as refused:
+            consumer.ack(former)
+        assert refused.value.generation == 2
+        assert consumer.receive() == [anew]
+        consumer.ack(anew)
+        assert consumer.acknowledged == 1
 
 
 def test_a_fenced_consumer_hears_of_it_in_the_background(client: Client, filled: str) -> None:

@@ -18,6 +18,7 @@ from oncelog.codecs import codec_for
 from oncelog.errors import CodecError, InvalidRequest, OffsetMismatch
 from oncelog.message_id import SIZE
 from oncelog.values.expectation import UNCHECKED, Expectation, expectation, is_past
+from oncelog.values.message import Source
 from oncelog.values.outgoing import LONGEST_SECONDS, check_seconds, outgoing, outgoing_columns
 
 milliseconds = st.integers(0, 2**63 - 1)
@@ -116,6 +117,19 @@ def test_messages_are_equal_by_content_and_place() -> None:
     assert Message(record()) != Message(record(offset=1))
     assert Message(record()) != Message(record(payload=b""))
     assert Message(record()) != record()
+
+
+def test_a_message_tells_its_topic_and_one_of_another_is_another_message() -> None:
+    source = Source(codec_for("json"), "default", "t", 2)
+    message = Message(record(), source=source)
+    behind_a_pickle = pickle.loads(pickle.dumps(message))
+    for each in (message, behind_a_pickle):
+        assert (each.namespace, each.topic, each.generation, each.value) == ("default", "t", 2, {})
+    assert message == behind_a_pickle == Message(record(), source=source._replace(codec=None))
+    for other in (source._replace(namespace="n"), source._replace(topic="u"), source._replace(generation=3)):
+        assert message != Message(record(), source=other)
+    by_hand = Message(record())
+    assert (by_hand.namespace, by_hand.topic, by_hand.generation) == (None, None, None)
 
 
 def test_the_value_is_what_the_codec_makes_of_the_payload_also_behind_a_pickle() -> None:

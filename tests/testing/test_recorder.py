@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oncelog import Client, Consumer, Producer, Reader, errors
+from oncelog import Client, Consumer, Message, Producer, Reader, errors
 from oncelog.testing import NotExactlyOnce, OncelogService, Recorder, check_effects, check_published, service
 from oncelog.testing.committed import committed
 from oncelog.wire.columns import MessageColumns
@@ -84,6 +84,20 @@ def test_effects_are_told_in_any_form_that_names_their_message(kit: OncelogServi
     assert wrong(kit, [0, 1, 2, 3, 4, 5], **known) == {}
     with Reader("orders", client=kit.client, codec="json", start="earliest", timeout=0) as reader:
         assert wrong(kit, list(reader), **known) == {"unknown": ["effect 5 (offset 4) is of no committed message of the topic"]}
+
+
+def test_a_message_of_another_topic_is_none_of_this_one_whatever_its_id_is(kit: OncelogService) -> None:
+    messages = committed(kit.client, "orders", "default")
+    here = messages[1]._source
+    for elsewhere, named in (
+        (here._replace(topic="others"), "default/others, generation 1"),
+        (here._replace(generation=7), "default/orders, generation 7"),
+    ):
+        foreign = Message(messages[1]._record, source=elsewhere)
+        found = wrong(kit, [messages[0], foreign, *messages[2:]])
+        assert found["unknown"] == [f"effect 2 (offset 1 of {named}) is of no committed message of the topic"]
+        assert list(found) == ["lost", "unknown"]
+        assert "unknown" in wrong(kit, [foreign], by=lambda message: message.payload)
 
 
 def test_what_names_no_message_is_refused(kit: OncelogService) -> None:

@@ -105,7 +105,7 @@ class AsyncConsumer(ConsumerTwin[T, AsyncApi], AsyncStream[T]):
         self._check()
         async with self._sending:
             self._check()
-            await self._acknowledge(self._at.upto(upto))
+            await self._acknowledge(self._upto(upto))
 
     def ack_async(self, upto: Message[Any] | MessageId) -> None:
         """Acknowledge later: in ``ack_interval`` seconds, or at the next :meth:`flush` or :meth:`close`; many become one request.
@@ -113,7 +113,7 @@ class AsyncConsumer(ConsumerTwin[T, AsyncApi], AsyncStream[T]):
         Nothing is awaited. As :meth:`oncelog.Consumer.ack_async`.
         """
         self._check()
-        wanted = self._at.upto(upto)
+        wanted = self._upto(upto)
         if self._pending is None or self._pending.message_id < wanted.message_id:
             self._pending = wanted
         if self._task is None:

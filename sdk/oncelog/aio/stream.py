@@ -58,7 +58,7 @@ class AsyncStream(StreamTwin[T, AsyncApi]):
         at = self._at
         if at.records and not self._interrupted and time.monotonic() < at.fresh_until:
             self._loop.check()
-            return Message(at.take(1)[0], self._codec)
+            return Message(at.take(1)[0], None, at.source)
         messages = await self._deliver(1, self._timeout)
         if not messages:
             raise StopAsyncIteration
@@ -76,7 +76,7 @@ class AsyncStream(StreamTwin[T, AsyncApi]):
         """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever)."""
         if not await self._hold(limit, timeout):
             return []
-        return [Message(record, self._codec) for record in self._at.take(limit)]
+        return [Message(record, None, self._at.source) for record in self._at.take(limit)]
 
     async def _ask(self, call: Callable[[], Polled | Procedure[Polled]]) -> Polled:
         if self._closed:

@@ -134,11 +134,12 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
 
         Raises:
             ConsumerFenced, ConsumerClosed, SubscriptionNotFound; OffsetOutOfRange, InvalidMessageId, StaleMessageId: it is no
-                message that a consumer was given. ConnectionFailed: perhaps done; acknowledge again.
+                message that a consumer was given. That a message is of another topic or generation is seen; of a bare id not.
+                ConnectionFailed: perhaps done; acknowledge again.
         """
         with self._sending:
             self._check()
-            drive(self._acknowledge(self._at.upto(upto)))
+            drive(self._acknowledge(self._upto(upto)))
 
     def ack_async(self, upto: Message[Any] | MessageId) -> None:
         """Acknowledge later: in ``ack_interval`` seconds, or at the next :meth:`flush` or :meth:`close`; many become one request.
@@ -149,7 +150,7 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
             ConsumerFenced, ConsumerClosed, SubscriptionNotFound, or whatever else one acknowledged before met.
         """
         self._check()
-        wanted = self._at.upto(upto)
+        wanted = self._upto(upto)
         with self._guard:
             while True:
                 before = self._pending

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from oncelog.errors import MessagesExpired
 from oncelog.message_id import MessageId
-from oncelog.values.message import Message
+from oncelog.values.message import Message, Source
 from oncelog.values.start import Start, start_position
 from oncelog.wire.models import Acknowledge, ReceiveMessages
 from oncelog.wire.pages import Page
@@ -42,10 +42,12 @@ class Found(Enum):
 class FetchedAhead:
     """Holds messages that were fetched and not delivered yet, and drops them when they expire."""
 
-    __slots__ = ("_lives", "_since", "fresh_until", "last", "records")
+    __slots__ = ("_lives", "_since", "fresh_until", "last", "records", "source")
 
     def __init__(self) -> None:
         self.records: deque[Record] = deque()
+        self.source = Source()
+        """Where these come from, for those who look at them."""
         self.last: Record | None = None
         """The last message delivered: taken from ``records``, and then noted here."""
         self._since: bytes | None = None
@@ -82,8 +84,10 @@ class FetchedAhead:
                 del self.records[at]
         self._note_fresh(self.records)
 
-    def _note_lives(self, polled: Polled, now: float) -> None:
-        """Note how long the messages of an answer live."""
+    def _note(self, polled: Polled, now: float) -> None:
+        """Note of which generation the messages of an answer are, and how long they live."""
+        if self.source.generation != polled.generation:
+            self.source = self.source._replace(generation=polled.generation)
         if polled.now_ms is not None and polled.ttl_ms is not None:
             self._lives = now, polled.now_ms, polled.ttl_ms
             self._note_fresh(polled.messages)
@@ -152,7 +156,7 @@ class ReaderPosition(FetchedAhead):
             # From the oldest, and there is none: from now on it is the next one that must not be missed.
             following = self._at(polled.upcoming)
             begun = following, self.delivered
-        self._note_lives(polled, now)
+        self._note(polled, now)
         records, messages = self.records, polled.messages
         # No call between these, so that Ctrl-C cannot come between: one without the other would lose a page, or double it.
         self._next, self._begun = following, begun
@@ -243,7 +247,7 @@ class ConsumerPosition(FetchedAhead):
         after = self._after if polled.position is None else MessageId.from_bytes(polled.position)
         if polled.messages and self._first is None:
             self._first = polled.messages[0]["id"]
-        self._note_lives(polled, now)
+        self._note(polled, now)
         records, messages = self.records, polled.messages
         # No call between these two, so that Ctrl-C cannot come between: one without the other would lose a page, or double it.
         self._after = after

@@ -40,12 +40,12 @@ class Stream(StreamTwin[T, Api]):
         if not drive(self._hold(limit, timeout)):
             return []
         at = self._at
-        messages: list[Message[T]] = [Message(record, self._codec) for record in islice(at.records, limit)]
+        messages: list[Message[T]] = [Message(record, None, at.source) for record in islice(at.records, limit)]
         at.take(len(messages))  # when all else is done: what is taken is delivered
         return messages
 
     def __iter__(self) -> Iterator[Message[T]]:
-        at, codec, records = self._at, self._codec, self._at.records
+        at, records = self._at, self._at.records
         self._check()
         monotonic = time.monotonic
         while not self._closed:
@@ -59,7 +59,7 @@ class Stream(StreamTwin[T, Api]):
                 yield first[0]
                 continue
             record = records[0]
-            message: Message[T] = Message(record, codec)
+            message: Message[T] = Message(record, None, at.source)
             # No call from here to the yield, so that Ctrl-C cannot come between: the message would be lost, or come twice.
             at.last = record
             del records[0]

@@ -32,6 +32,7 @@ from oncelog.process.errands import Stopped
 from oncelog.process.procedures import Procedure, called, got
 from oncelog.process.tracing import Place, switch
 from oncelog.reading.position import ConsumerPosition, FetchedAhead, Found, ReaderPosition, Upto
+from oncelog.values.message import Message, Source, check_place
 from oncelog.values.outgoing import check_seconds
 from oncelog.values.start import Start
 from oncelog.wire.media import DEFAULT_NAMESPACE
@@ -68,11 +69,15 @@ class StreamTwin(OfTopic[C], Generic[T, C]):
             raise ValueError(f"page_size is at least 1, not {page_size}")
         self._at = at
         self._timeout = timeout
-        self._codec = codec_for(codec)
+        at.source = Source(codec_for(codec))
         self._page_size = page_size
         self._closed = False
         self._interrupted = False
         """What is fetched ahead is not to be delivered any more; why, the next :meth:`_fetch` says."""
+
+    def _connect(self, topic: str, namespace: str, *to: Any) -> None:
+        super()._connect(topic, namespace, *to)
+        self._at.source = self._at.source._replace(namespace=namespace, topic=topic)
 
     def _prepare(self) -> None:
         """Make what the twin waits with."""
@@ -427,6 +432,13 @@ class ConsumerTwin(StreamTwin[T, C]):
         """What acknowledges in the background met this: who asks next hears of it, where it does not pass."""
         if not may_retry(error, idempotent=True):
             self._failure, self._untold, self._interrupted = error, True, True
+
+    def _upto(self, message: Message[Any] | MessageId) -> Upto:
+        """The acknowledgement of a message. Raises InvalidMessageId, StaleMessageId: it is one of another topic; TypeError."""
+        if isinstance(message, Message):
+            whose = f"the cursor of subscription {self._subscription!r}"
+            check_place(message, self._namespace, self._topic, self._opened.generation, whose)
+        return self._at.upto(message)
 
     def _unacknowledged(self) -> str:
         pending = self._pending

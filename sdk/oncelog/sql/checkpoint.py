@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from oncelog.errors import CheckpointConflict
 from oncelog.message_id import SIZE, MessageId
 from oncelog.sql.table import NAME_LIMIT, TableOnDemand, Working, check_name
-from oncelog.values.message import Message
+from oncelog.values.message import Message, check_place
 
 
 class _Row(NamedTuple):
@@ -85,6 +85,8 @@ class Checkpoint:
         )
         self._key = sa.and_(self.table.c.name == name, self.table.c.namespace == namespace, self.table.c.topic == topic)
         self._seen: _Row | None = None
+        self._generation: int | None = None
+        """Of the topic, that the message was of which was saved last; None: that is not known of what the row says."""
         self._on_demand = TableOnDemand(self.table)
 
     def load(self, session: Working) -> MessageId | None:
@@ -92,8 +94,11 @@ class Checkpoint:
 
         What it answers is what the next :meth:`save` expects to find.
         """
-        self._seen = self._read(self._on_demand.connection(session))
-        return self._seen.position if self._seen else None
+        found = self._read(self._on_demand.connection(session))
+        if found != self._seen:
+            self._generation = None
+        self._seen = found
+        return found.position if found else None
 
     def save(self, session: Working, position: MessageId | Message[Any]) -> None:
         """Moves to ``position``: the last message whose effects are in this transaction. Saving the same one again is allowed.
@@ -102,10 +107,14 @@ class Checkpoint:
             CheckpointConflict: the stored position is not the one this object saw last: another process moved it, or a
                 transaction of this one was rolled back, or a position exists and was never loaded. Roll back, then
                 :meth:`load`.
+            InvalidMessageId: the message is of another topic. StaleMessageId: it is of another generation of the topic than what
+                this object saved last: the topic was deleted and made anew. Decide what becomes of the effects of the former one,
+                then :meth:`reset`: to None to begin anew, or to a message to go on behind it. A bare MessageId does not say where
+                it is from: it is taken.
             ValueError: ``position`` lies before the one last seen; :meth:`reset` does that. Or, as of every method here, the
                 connection is in AUTOCOMMIT.
         """
-        target = _message_id(position)
+        target = self._target(position, self._generation)
         connection = self._on_demand.connection(session)
         seen = self._seen
         if seen and seen.position and target < seen.position:
@@ -113,18 +122,32 @@ class Checkpoint:
                 raise self._conflict(connection, seen)
             raise ValueError(f"checkpoint {self.name!r} is at {seen.position}; only reset() moves it back to {target}")
         self._move(connection, seen, target)
+        self._generation = _generation(position)
 
     def reset(self, session: Working, position: MessageId | Message[Any] | None) -> None:
         """Moves to any position, backwards too, whatever is stored; None begins the topic anew.
 
-        A reader that runs under this name meanwhile gets CheckpointConflict at its next save.
+        A reader that runs under this name meanwhile gets CheckpointConflict at its next save. Raises InvalidMessageId for a
+        message of another topic; it may be of any generation.
         """
-        target = None if position is None else _message_id(position)
+        target = None if position is None else self._target(position, None)
         connection = self._on_demand.connection(session)
         self._move(connection, self._read(connection), target)
+        self._generation = _generation(position)
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.name!r}, {self.topic!r}, namespace={self.namespace!r}, table={self.table.name!r})"
+
+    def _target(self, position: MessageId | Message[Any], generation: int | None) -> MessageId:
+        if isinstance(position, Message):
+            ways = (
+                ". Decide what becomes of the effects of the former one, then reset() to None, or to the message to go on behind"
+            )
+            check_place(position, self.namespace, self.topic, generation, f"the position of checkpoint {self.name!r}", ways)
+            return position.message_id
+        if not isinstance(position, MessageId):
+            raise TypeError(f"a position is a MessageId or a Message, not {type(position).__name__}")
+        return position
 
     def _read(self, connection: sa.Connection) -> _Row | None:
         row = connection.execute(sa.select(self.table.c.position, self.table.c.version).where(self._key)).one_or_none()
@@ -166,12 +189,8 @@ class Checkpoint:
         )
 
 
-def _message_id(position: MessageId | Message[Any]) -> MessageId:
-    if isinstance(position, Message):
-        return position.message_id
-    if not isinstance(position, MessageId):
-        raise TypeError(f"a position is a MessageId or a Message, not {type(position).__name__}")
-    return position
+def _generation(position: MessageId | Message[Any] | None) -> int | None:
+    return position.generation if isinstance(position, Message) else None
 
 
 def _text(position: MessageId | None) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 from oncelog.api.api import Api
 from oncelog.codecs import codec_for
 from oncelog.message_id import SIZE
-from oncelog.values.message import Message
+from oncelog.values.message import Message, Source
 from oncelog.wire.columns import MessageColumns, unpack
 from oncelog.wire.models import TopicAsked
 from oncelog.wire.requests import ConsumeRequest
@@ -23,17 +23,16 @@ def committed(client: Api, topic: str, namespace: str, codec: object = None) -> 
     What is undecided ends it; it is waited for as long as something is decided within a second, since a topic is told of an end
     a moment after whoever has committed. Raises TopicNotFound, TopicDamaged.
     """
-    decoded = codec_for(codec)
     end = client.stats(topic, namespace).upcoming_offset
     found, before = client.offsets({topic: TopicAsked()}, namespace)[topic], -1
     while before < found.stable < end:
         before = found.stable
         found = client.offsets({topic: TopicAsked(after=before)}, namespace, wait=_SETTLED_SECONDS)[topic]
     messages: list[Message[Any]] = []
-    at = found.earliest
+    at, source = found.earliest, Source(codec_for(codec), namespace, topic, found.generation)
     while at < found.stable:
         columns = client.read_columns(topic, at, found.stable, namespace, generation=found.generation, properties=True)
-        messages += (Message(record, decoded) for record in _records(columns))
+        messages += (Message(record, None, source) for record in _records(columns))
         at = columns.next
     return messages
 

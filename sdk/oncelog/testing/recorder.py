@@ -15,7 +15,7 @@ from oncelog.api.api import Api
 from oncelog.message_id import SIZE, MessageId
 from oncelog.testing.committed import Gone, committed
 from oncelog.testing.judge import Item, NotExactlyOnce, Words, judge
-from oncelog.values.message import Message
+from oncelog.values.message import Message, is_of
 from oncelog.wire.media import DEFAULT_NAMESPACE
 
 By = Callable[[Message[Any]], Any]
@@ -104,10 +104,11 @@ def check_effects(
     Raises AssertionError also where the topic holds no committed message: nothing was checked then. TopicNotFound.
     """
     __tracebackhide__ = True
-    told = [*_told(effects)]  # what comes while this looks is not judged
+    effects = [*effects]  # what comes while this looks is not judged
     messages = _some(client, topic, namespace, codec)
     end = inf if upto is None else upto
     view = _View(messages, by, per_key)
+    told = [(effect, f"effect {at} ({view.named(effect)})") for at, effect in enumerate(effects, 1)]
     if any(view.lacks(effect) for effect, _ in told):
         gone = Gone(client, topic, namespace)
         for effect, _ in told:
@@ -167,12 +168,6 @@ def _held(messages: Sequence[Message[Any]]) -> str:
     return f"{len(messages)} messages{begin}"
 
 
-def _told(effects: Iterable[Any]) -> Iterable[tuple[Any, str]]:
-    for at, effect in enumerate(effects, 1):
-        named = f"offset {effect.offset}" if isinstance(effect, Message) else _short(effect)
-        yield effect, f"effect {at} ({named})"
-
-
 class _View:
     """What effects are held against: the messages of the log, and those of which an effect tells that were there once."""
 
@@ -181,18 +176,34 @@ class _View:
         self._per_key = per_key
         self._ids = {each.offset: bytes(each.message_id) for each in messages}
         self._known = set(self._ids.values())
+        self._some = messages[0]
         self.items = [(each.offset, self._item(each)) for each in messages]
         """With their offsets."""
 
+    def named(self, effect: Any) -> str:
+        """An effect as people are told of it."""
+        if not isinstance(effect, Message):
+            return _short(effect)
+        elsewhere = f" of {effect.namespace}/{effect.topic}, generation {effect.generation}" if self._is_foreign(effect) else ""
+        return f"offset {effect.offset}{elsewhere}"
+
+    def _is_foreign(self, effect: Any) -> bool:
+        """Tells whether it is a message of another topic, or of another generation of this one, whatever its id is."""
+        return isinstance(effect, Message) and not is_of(effect, self._some.namespace, self._some.topic, self._some.generation)
+
     def identity(self, effect: Any) -> Hashable:
         """By what an effect names its message."""
+        if self._is_foreign(effect):
+            return effect.namespace, effect.topic, effect.generation, bytes(effect.message_id)
         if self._by is None:
             named: Hashable = _identity(effect, self._ids)
             return named
         return _hashable(self._by(effect) if isinstance(effect, Message) else effect)
 
     def lacks(self, effect: Any) -> bool:
-        """Tells whether an effect names a message that is not among these."""
+        """Tells whether an effect names a message that is not among these, and may have been."""
+        if self._is_foreign(effect):
+            return False
         if self._by is not None and not isinstance(effect, Message):
             return False  # it names none
         return _identity(effect, self._ids) not in self._known

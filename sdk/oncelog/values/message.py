@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from oncelog.errors import CodecError
+from oncelog.errors import CodecError, InvalidMessageId, StaleMessageId
 from oncelog.message_id import MessageId
 from oncelog.wire.erasure import is_erased
 
@@ -16,6 +16,17 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 
 
+class Source(NamedTuple):
+    """Where messages come from, and what decodes their values: one for all that a reader is given."""
+
+    codec: Codec[Any] | None = None
+    namespace: str | None = None
+    topic: str | None = None
+    """None: of a message that was made by hand."""
+    generation: int | None = None
+    """None: of a service that did not say."""
+
+
 class Message(Generic[T_co]):
     """One message, whose value is a ``T_co``: immutable, picklable; compares by its content and place.
 
@@ -23,13 +34,14 @@ class Message(Generic[T_co]):
     else.
     """
 
-    __slots__ = ("_codec", "_record")
+    __slots__ = ("_record", "_source")
     _record: Mapping[str, Any]
-    _codec: Codec[Any] | None
+    _source: Source
 
-    def __init__(self, record: Mapping[str, Any], codec: Codec[Any] | None = None) -> None:
+    def __init__(self, record: Mapping[str, Any], codec: Codec[Any] | None = None, source: Source | None = None) -> None:
+        """``source``: where it comes from, and its codec; without one it is a message of no topic, as tests make them."""
         self._record = record
-        self._codec = codec
+        self._source = Source(codec) if source is None else source
 
     @property
     def payload(self) -> bytes:
@@ -43,11 +55,27 @@ class Message(Generic[T_co]):
 
         Raises CodecError, also for a message that was :attr:`erased` where there is a codec: it has no value any more.
         """
-        if self._codec is not None and self.erased:
+        codec = self._source.codec
+        if codec is not None and self.erased:
             raise CodecError(f"the message at offset {self.offset} was erased: it has no value any more")
-        value: Any = self.payload if self._codec is None else self._codec.decode(self.payload)
+        value: Any = self.payload if codec is None else codec.decode(self.payload)
         decoded: T_co = value
         return decoded
+
+    @property
+    def namespace(self) -> str | None:
+        """Namespace of its topic. None, as are topic and generation, of one that was made by hand."""
+        return self._source.namespace
+
+    @property
+    def topic(self) -> str | None:
+        """The topic that it was read from."""
+        return self._source.topic
+
+    @property
+    def generation(self) -> int | None:
+        """The topic's generation: another one is another topic of the same name."""
+        return self._source.generation
 
     @property
     def message_id(self) -> MessageId:
@@ -105,7 +133,9 @@ class Message(Generic[T_co]):
         return ttl
 
     def __eq__(self, other: object) -> bool:
-        return self._record == other._record if isinstance(other, Message) else NotImplemented
+        if not isinstance(other, Message):
+            return NotImplemented
+        return self._source[1:] == other._source[1:] and self._record == other._record
 
     def __hash__(self) -> int:
         return hash(self._record["id"])
@@ -113,3 +143,25 @@ class Message(Generic[T_co]):
     def __repr__(self) -> str:
         payload = self.payload if len(self.payload) <= 40 else self.payload[:37] + b"..."
         return f"Message(offset={self.offset}, message_id={str(self.message_id)!r}, payload={payload!r})"
+
+
+def is_of(message: Message[Any], namespace: str | None, topic: str | None, generation: int | None) -> bool:
+    """Whether a message is of a topic and its generation, as far as both are known: one that was made by hand may be of any."""
+    if message.topic is not None and (message.namespace, message.topic) != (namespace, topic):
+        return False
+    return None in (generation, message.generation) or message.generation == generation
+
+
+def check_place(message: Message[Any], namespace: str, topic: str, generation: int | None, whose: str, ways: str = "") -> None:
+    """Raises InvalidMessageId for a message of another topic, StaleMessageId for one of another generation: what is noted by it
+    would stand anywhere in this one. ``whose`` position it would be, and what can be done about another generation."""
+    if is_of(message, namespace, topic, generation):
+        return
+    here, there = f"{namespace}/{topic}", f"{message.namespace}/{message.topic}"
+    if there != here:
+        raise InvalidMessageId(f"{whose} is one in {here}, and this message is of {there}: its id says nothing there")
+    raise StaleMessageId(
+        f"{whose} is of generation {generation} of {here}, and this message of generation {message.generation}: the topic was "
+        f"deleted and made anew{ways}",
+        generation=generation,
+    )
