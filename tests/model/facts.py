@@ -20,8 +20,8 @@ class Sent:
     sure: set[bytes] = field(default_factory=set)
     """Payloads that were answered as stored, or as duplicates of a message that was named. (A duplicate without an original
     may have been left out: something behind it is there.)"""
-    possible: bool = False
-    """It may have happened."""
+    possible: int = 0
+    """So many of the times that it was sent may have stored it; several may be under way, and each takes back its own alone."""
     responses: list[PublishResponse] = field(default_factory=list)
 
 

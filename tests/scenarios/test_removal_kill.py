@@ -21,14 +21,19 @@ TOPIC = "t"
 MESSAGES = 600
 
 
+def mark(number: int) -> bytes:
+    return b"<secret %06d>" % number
+
+
 def secret(number: int) -> bytes:
-    return b"<secret %06d>" % number + b"." * (number * 37 % 900)
+    """Marked twice: where a page of SQLite's ends, or a block of LevelDB's, there is something between two bytes of a payload."""
+    return 2 * mark(number) + b"." * (number * 37 % 900)
 
 
 def found_in(place: Path, numbers: list[int]) -> list[int]:
     """Those whose payload any file there has."""
     files = [each.read_bytes() for each in place.rglob("*") if each.is_file()]
-    return [number for number in numbers if any(secret(number)[:15] in data for data in files)]
+    return [number for number in numbers if any(mark(number) in data for data in files)]
 
 
 def send_all(client: Client, count: int = MESSAGES) -> list[str]:

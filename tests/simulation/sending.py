@@ -115,12 +115,11 @@ class Sending(Client):
 
             async def call() -> None:
                 log = await self.world.topic(sent.topic)
-                sent_before = sent.possible
-                sent.possible = True
+                sent.possible += 1
                 try:
                     response.append(await (log.store(request) if sent.stored else log.publish(request)))
                 except OncelogError as error:
-                    sent.possible = sent_before or not error.definite
+                    sent.possible -= error.definite
                     raise
 
             error = await self._ask(f"{what} under {request.write_pointer}", call)
