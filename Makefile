@@ -24,14 +24,18 @@ $(READY): constraints.txt pyproject.toml
 venv: $(READY) ## make the virtual environment in .venv
 
 # The tests start hundreds of Python processes: none is to compile everything anew. (Empty is unset.)
-test test-all test-slow demo fight bench: export PYTHONDONTWRITEBYTECODE :=
+test test-wide test-all test-slow demo fight bench: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test
 test: $(READY) ## run the tests that need nothing but Python, three files at a time, since they wait more than they compute (ARGS="-k name" to choose)
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-all
-test-all: test ## run these, and then those with a JVM, with PostgreSQL, with several services, and where services are killed or pressed hard
+test-all: test ## run these, and then those of test-wide
+	@$(MAKE) --no-print-directory test-wide
+
+.PHONY: test-wide
+test-wide: $(READY) ## run those with a JVM, with PostgreSQL, with several services, and where services are killed or pressed hard
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "wide and not slow" $(ARGS)
 
 .PHONY: test-slow
