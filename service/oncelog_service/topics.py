@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -454,6 +454,15 @@ class Topics:
             if log.waits_for_an_end and preferred(topic_resource(topic_key(*name)), ids) != member
         }
         return Wanted(member, ids, frozenset(also) - without, without)
+
+    def named(self, participants: Iterable[str]) -> list[TopicName]:
+        """Returns the topics of this store among participants of a transaction; of another store's nobody here knows who may
+        write there."""
+        found, own = list[TopicName](), f"{self._store_id}:"
+        for each in participants:
+            with suppress(ValueError):  # whoever may operate enlists under any name
+                found += [topic_of_participant(each)[:2]] if each.startswith(own) else []
+        return found
 
     async def settle(self, participant: str, pointer: int, committed: bool) -> None:
         """Tell a participant of this service how a transaction ended. One that is gone has nothing to settle, nor has one whose

@@ -14,6 +14,7 @@ import pytest
 
 from oncelog.errors import NotAllowed, OncelogError, Unauthorized
 from oncelog_service.access.grants import Right
+from oncelog_service.log.append.judge import Judge
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.application import Application
 from oncelog_service.rest.exchange import Head
@@ -236,6 +237,23 @@ def test_what_waited_until_its_topic_was_open_is_not_obeyed_once_its_token_is_re
     before = state()
     assert isinstance(house.service.on_loop(ask), Unauthorized)
     assert state() == before
+
+
+def test_what_waited_for_the_writes_before_it_is_not_stored_once_its_token_is_revoked(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask(service: Service) -> Answer | OncelogError:
+        held, known = _Held(service), Judge.known
+
+        async def slow(judge: Judge, *asked: Any, **how: Any) -> Any:
+            await held.pause()
+            return await known(judge, *asked, **how)
+
+        monkeypatch.setattr(Judge, "known", slow)
+        return await held.outcome(head_of(house, "POST", TOPIC + "/publish"), PUBLISHED, house.id)
+
+    assert isinstance(house.service.on_loop(ask), Unauthorized)
+    assert house.messages == 0
 
 
 @pytest.mark.parametrize("method", ["POST", "DELETE"])

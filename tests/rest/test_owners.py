@@ -391,3 +391,75 @@ def test_reading_in_a_transaction_goes_on_without_its_service_and_a_service_that
         for who in people["may"]:
             assert who.good("POST", TOPIC + "/poll", json=asked) == []
             assert_problem(who.request("POST", TX, json={}), 503, "transactions_unavailable")
+
+
+# --- grants that were revoked between: the same name, with another token
+
+OTHER = "/v1/namespaces/default/topics/other"
+
+
+def narrowed(house: House, *left: str) -> tuple[Carrying, Carrying, Callable[[], None]]:
+    """One principal with two tokens: one that may write everywhere, one with what is ``left``; and how the first one ends."""
+    root, name = house.who("root"), house.new_name()
+    root.request("PUT", OTHER, json={})
+    wide = root.make(name, "write:default/*", "read:default/*")
+    first, second = root.carrying(wide["secret"]), root.holding(name, *left)
+    return first, second, lambda: root.good("DELETE", f"/v1/tokens/{wide['id']}")
+
+
+def upcoming(house: House) -> list[int]:
+    return [house.who("root").good("GET", f"{topic}/stats")["upcomingOffset"] for topic in (TOPIC, OTHER)]
+
+
+@pytest.mark.parametrize("branch", [False, True])
+def test_no_commit_has_appear_what_was_staged_by_a_grant_that_was_revoked(house: House, branch: bool) -> None:
+    before, after, revoke = narrowed(house, "write:default/other")
+    whole, part = house.new_name(), house.new_name()
+    for each in (whole, part):
+        before.good("POST", "/v1/atomic", json={"group": "g", "id": each, **({"of": whole} if each == part else {})})
+    at = part if branch else whole
+    before.good("PUT", f"{TOPIC}/stage/{at}/0", json={"messages": ["on t"]})
+    before.good("PUT", f"{OTHER}/stage/{at}/0", json={"messages": ["on other"]})
+    revoke()
+    there, body = upcoming(house), {"parts": [], "branches": [part] if branch else []}
+    assert_problem(after.request("POST", f"/v1/atomic/{whole}/commit", json=body), 403, "not_allowed")
+    assert upcoming(house) == there
+    assert after.good("GET", f"/v1/atomic/{whole}")["state"] == "in_progress"
+    again = house.who("root").holding(after.good("GET", f"/v1/atomic/{whole}")["owner"], "write:default/*")
+    assert again.good("POST", f"/v1/atomic/{whole}/commit", json=body)["state"] == "committed"
+    assert upcoming(house) == [each + 1 for each in there]
+
+
+@pytest.mark.parametrize("producer", ["other-1", None])
+def test_no_commit_has_appear_what_was_staged_under_a_name_that_may_not_be_used_any_more(
+    house: House, producer: str | None
+) -> None:
+    before, after, revoke = narrowed(house, "write:default/t:loader-*")
+    for name, status in ((producer, 403), ("loader-1", 200)):
+        id_ = house.new_name()
+        before.good("POST", "/v1/atomic", json={"group": "g", "id": id_})
+        staged = {"messages": ["m"]} | ({} if name is None else {"producer": name, "sequenceIds": [0]})
+        if name is not None:
+            staged["epoch"] = before.good("POST", TOPIC + "/producers", json={"name": name, "nonce": id_})["epoch"]
+        before.good("PUT", f"{TOPIC}/stage/{id_}/0", json=staged)
+        assert after.request("POST", f"/v1/atomic/{id_}/commit", json={"parts": []}).status_code == status
+    revoke()
+
+
+def test_no_transaction_commits_on_a_topic_that_its_client_may_not_write_to_any_more(house: House) -> None:
+    before, after, revoke = narrowed(house, "write:default/other", "read:default/*")
+    begun = [before.good("POST", TX, json={})["writePointer"] for _ in range(3)]
+    for pointer in begun:
+        before.good("POST", TOPIC + "/publish", json={"messages": ["m"], "transactionWritePointer": pointer})
+    refused, prepared, allowed = begun
+    before.good("POST", f"{TX}/{prepared}/can-commit", json={"changes": [], "resource": "sql"})
+    revoke()
+    for path, body in (("commit", {}), ("can-commit", {"changes": [], "resource": "sql"})):
+        assert_problem(after.request("POST", f"{TX}/{refused}/{path}", json=body), 403, "not_allowed")
+    assert after.good("GET", f"{TX}/{refused}")["state"] == "in_progress"
+    assert after.good("POST", f"{TX}/{refused}/abort", json={})["state"] == "aborted"
+    # What is prepared its database has decided: to refuse it would be half of a transaction.
+    assert after.good("POST", f"{TX}/{prepared}/commit", json={})["state"] == "committed"
+    again = house.who("root").holding(after.good("GET", f"{TX}/{allowed}")["owner"], "write:default/*")
+    for who in (again, after):  # a repeat answers what was done
+        assert who.good("POST", f"{TX}/{allowed}/commit", json={})["state"] == "committed"

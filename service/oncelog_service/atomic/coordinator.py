@@ -34,7 +34,7 @@ from oncelog.wire.requests import CommitRequest, Part, PublishRequest
 from oncelog_service.access.grants import EVERYBODY, Principal, Right
 from oncelog_service.access.owners import check_owner, may_touch
 from oncelog_service.atomic.checks import check_begin, check_commit, check_stage
-from oncelog_service.atomic.endings import ASKED, Brought, Endings, again
+from oncelog_service.atomic.endings import ASKED, Brought, Endings, MayAppear, again, anything
 from oncelog_service.atomic.ledger import Ledger, check_assignable, fenced, not_in_progress, producer_of, what
 from oncelog_service.atomic.limits import AtomicLimits
 from oncelog_service.atomic.outcomes import forgettable
@@ -230,7 +230,13 @@ class AtomicCommits:
 
     # --- commit
 
-    async def commit(self, id: str, request: CommitRequest, principal: Principal = EVERYBODY) -> AtomicOutcome:  # noqa: A002
+    async def commit(
+        self,
+        id: str,  # noqa: A002
+        request: CommitRequest,
+        principal: Principal = EVERYBODY,
+        may: MayAppear = anything,
+    ) -> AtomicOutcome:
         """Commits what was staged under the id, what the request carries, and the branches that it names: all or nothing.
 
         The answer comes when the messages are there. The same again under the same id answers the same; so does, for a commit
@@ -238,7 +244,7 @@ class AtomicCommits:
 
         Raises:
             NotAllowed: it, a branch or the newest commit under the producer belongs to another principal; nothing was committed,
-                and nobody is told what became of that.
+                and nobody is told what became of that. Or ``may`` raised it: it is in progress as before, or not begun.
             TransactionNotFound, TransactionExists, InvalidRequest: nothing was committed.
             TransactionNotInProgress: it was aborted, or timed out; or it is committed, and this request carries messages,
                 branches or a number that were not. A refusal that ended it is raised again as it was:
@@ -263,7 +269,7 @@ class AtomicCommits:
                 raise TransactionNotFound(
                     f"no transaction {id!r} was begun; name its group to begin it with the commit", transaction=id
                 )
-            return await self._decide(id, number, request, principal)
+            return await self._decide(id, number, request, principal, may)
 
     def _check_can_commit(self, transaction: Transaction, request: CommitRequest) -> None:
         if request.group not in (None, transaction.group):
@@ -277,6 +283,7 @@ class AtomicCommits:
         number: int | None,
         request: CommitRequest,
         principal: Principal,
+        may: MayAppear,
     ) -> AtomicOutcome:
         owner, by = principal.owner, principal.whose()
         transaction = None if number is None else self.ledger.find(number)
@@ -289,12 +296,12 @@ class AtomicCommits:
             check_assignable(id)
             if refusal is None:
                 begin = partial(self.ledger.begin, id=id, group=group, owner=owner)
-                committed = await self.endings.at_once(begin, group, request, brought, by)
+                committed = await self.endings.at_once(begin, group, request, brought, by, may)
                 if committed is not None:
                     return committed
             number, _ = self._begin_now(id, group, None, None, owner)
             transaction = self.ledger.find(number)
-        return await self.endings.decide(transaction, request, brought, refusal, by)
+        return await self.endings.decide(transaction, request, brought, refusal, by, may)
 
     async def _check_producer(self, group: str, name: str, by: str | None, right: Right = Right.ADMIN) -> None:
         """Raises NotAllowed: the newest commit under the name is another principal's; that is on disk then."""

@@ -65,6 +65,15 @@ _BROUGHT = 0
 """Stands where a transaction's number does, for what a commit brings itself; no transaction has it."""
 
 
+MayAppear = Callable[[str, str, Iterable[str | None]], None]
+"""Raises NotAllowed, Unauthorized unless who commits may, at this moment, have messages of these producers appear on the topic of
+a namespace; None among them: of no producer. That was so when they were staged; a grant may have been revoked since."""
+
+
+def anything(namespace: str, topic: str, producers: Iterable[str | None]) -> None:
+    """Lets everything appear: it is no client that asks."""
+
+
 class Brought(NamedTuple):
     """Messages that a commit itself brings to one topic."""
 
@@ -119,10 +128,12 @@ class Endings:
         brought: Sequence[Brought],
         refusal: OncelogError | None = None,
         by: str | None = None,
+        may: MayAppear = anything,
     ) -> AtomicOutcome:
         """Judges a commit; then it is committed on every topic, or nothing of it is on any. Raises the refusal.
 
-        ``by``: whose the branches must be that it names, and the producer; None: whoever's.
+        ``by``: whose the branches must be that it names, and the producer; None: whoever's. ``may``: asked before anything is
+        said of a topic, and in the step that commits.
         ``refusal``: known before, of what it brings; it still may be a duplicate, or have ended.
         """
         if self._ledger.is_open(transaction.number) and transaction.expires <= self._ledger.running.now_ms():
@@ -142,11 +153,13 @@ class Endings:
                     raise refusal
                 branches = self._branches(transaction, request, by)
                 holders = _holders(transaction, carried, branches)
+                for topic in holders:
+                    may(topic.namespace, topic.topic, ())
                 self._writer.check()
                 # From here to the hand-over in `_commit` nothing awaits: an await would let another publish take the offsets, or
                 # another commit the branches, that this verdict is about.
                 if self._is_judged(holders, work):
-                    self._admit(work)
+                    self._admit(work, may)
                     break
                 work = await self._work(holders, work, carried)
         except OncelogError as error:
@@ -162,11 +175,12 @@ class Endings:
         request: CommitRequest,
         brought: Sequence[Brought],
         by: str | None = None,
+        may: MayAppear = anything,
     ) -> AtomicOutcome | None:
         """Begins a transaction and commits it in one write, if it brings all of its messages and nothing stands in its way; None:
         that cannot be said without waiting, and nothing was done.
 
-        ``begin`` adds to the batch that it begins, in the step in which memory moves.
+        ``begin`` adds to the batch that it begins, in the step in which memory moves; ``may`` raises before.
         """
         if request.branches:
             return None
@@ -183,14 +197,16 @@ class Endings:
                 work[each.topic] = _Work(each.log, ready, [_BROUGHT], [staged], 1)
         except OncelogError:
             return None  # it is to begin, for its refusal to be known
-        self._admit(work)
+        self._admit(work, may)
         return await self._commit(begin, request, (), work)
 
-    def _admit(self, work: Mapping[TopicRef, _Work]) -> None:
+    def _admit(self, work: Mapping[TopicRef, _Work], may: MayAppear) -> None:
         """Takes in what a commit writes: what is staged lies there already, was counted then, and appears by a row.
 
-        Raises QuotaExceeded, of any of its topics, or DiskFull; then nothing is counted.
+        Raises QuotaExceeded, of any of its topics, or DiskFull, or what ``may`` does; then nothing is counted.
         """
+        for at, of in work.items():
+            may(at.namespace, at.topic, {chunk.producer for each in of.ready.staged for chunk in each.chunks.values()})
         carried = [(of.log.topic, *of.carries) for of in work.values()]
         for of in work.values():
             of.log.topic.check_producers(name for each in of.ready.staged for name in each.group.producers())
@@ -215,7 +231,8 @@ class Endings:
     def _branches(self, transaction: Transaction, request: CommitRequest, by: str | None) -> list[Transaction]:
         """Returns the branches that it names. Raises BranchGone; NotAllowed: one is not that of ``by``.
 
-        What is staged was looked at when it was: its topics are those that the owner may write to, who alone commits it.
+        Its topics are those that the owner was allowed to write to when it staged there; what may appear is asked when all that
+        is to be committed is known.
         """
         found = []
         for name in request.branches:

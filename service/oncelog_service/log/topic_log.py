@@ -11,6 +11,7 @@ a new one is recovered; it is never repaired in memory.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 
@@ -46,6 +47,11 @@ from oncelog_service.storage.keys import ROW_ID_SIZE
 from oncelog_service.storage.records import TopicRow
 from oncelog_service.storage.rows import chain_of, encode_messages, message_id_of
 from oncelog_service.storage.runs import Bodies
+
+
+def _nothing() -> None:
+    pass
+
 
 _ENDED_AT_ONCE = 1_000
 """Names of producers that are looked at in one turn of the event loop, 1 ms, and what of them has ended in one write."""
@@ -169,11 +175,13 @@ class TopicLog:
 
     # --- publish --------------------------------------------------------------------------------------------------------
 
-    async def publish(self, request: PublishRequest, by: str | None = None) -> PublishResponse:
+    async def publish(
+        self, request: PublishRequest, by: str | None = None, still: Callable[[], None] = _nothing
+    ) -> PublishResponse:
         """Store the messages that are new, once; answer when they, and whatever the answer depends on, are synced.
 
         With a write pointer they belong to its transaction, and without messages what is stored under it appears. ``by``: whose
-        transaction that must be; None: whoever's.
+        transaction that must be; None: whoever's. ``still``: raises once who asks may not any more; it is asked last.
 
         Raises:
             NotAllowed,
@@ -188,13 +196,13 @@ class TopicLog:
         if request.conditional:
             self._expectations.check_on()
         if pointer is None:
-            return await self._publish(request)
+            return await self._publish(request, still)
         async with self._pointers.entered(pointer, by):
             if not request.payloads:
-                return await self._transactional.publish_stored(request, pointer)
-            return await self._publish(request)
+                return await self._transactional.publish_stored(request, pointer, still)
+            return await self._publish(request, still)
 
-    async def _publish(self, request: PublishRequest) -> PublishResponse:
+    async def _publish(self, request: PublishRequest, still: Callable[[], None]) -> PublishResponse:
         pointer = request.write_pointer
         while True:
             known = await self._known(request)
@@ -208,6 +216,7 @@ class TopicLog:
             if not request.conditional or (found := self._expectations.found(request, known)) is None:
                 break
             await self._expectations.refuse(found, pointer)
+        still()
         # Behind the verdicts: what is stored already, or is refused, takes no room and counts for no quota.
         new = len(request.payloads) - known.messages
         self.topic.check_producers([request.producer] if request.producer else [])
@@ -272,7 +281,9 @@ class TopicLog:
         check_publish(request, self._limits.max_messages)
         check_mode(self.topic.row.properties, transactional=False)
 
-    async def store(self, request: PublishRequest, by: str | None = None) -> PublishResponse:
+    async def store(
+        self, request: PublishRequest, by: str | None = None, still: Callable[[], None] = _nothing
+    ) -> PublishResponse:
         """Put messages under a write pointer, unseen until the pointer is published. Retries of a named producer store nothing.
 
         Raises as publish does.
@@ -281,7 +292,7 @@ class TopicLog:
         check_mode(self.topic.row.properties, transactional=True)
         assert request.write_pointer is not None  # checked
         async with self._pointers.entered(request.write_pointer, by):
-            return await self._transactional.store(request, request.write_pointer)
+            return await self._transactional.store(request, request.write_pointer, still)
 
     def _rows_again(self, known: Known, pointer: int | None) -> list[bytes]:
         """What of this request its transaction has stored already: a retry must learn all the same what it could roll back."""

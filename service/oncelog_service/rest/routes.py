@@ -7,7 +7,7 @@ oncelog's errors. It knows nothing of status lines.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, get_type_hints
@@ -83,6 +83,14 @@ class Call:
         more, after waiting.
         """
         return _InTurn(self, sizes or (((self.path["namespace"], self.path["topic"]), len(self.body)),))
+
+    def may_write(self, namespace: str, topic: str, producers: Iterable[str | None] = ()) -> None:
+        """Raises NotAllowed, Unauthorized unless who asks may, at this very moment, have messages of these producers appear on a
+        topic; None among them: of no producer."""
+        self.still()
+        self.principal.check(Right.WRITE, namespace, topic)
+        for producer in producers:
+            self.principal.check_producer(namespace, topic, producer)
 
     def count(self, *requests: PublishRequest) -> None:
         """Counts the messages that who asks sends; once it is known that they are served here. Raises QuotaExceeded."""

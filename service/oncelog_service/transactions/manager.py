@@ -43,7 +43,7 @@ from oncelog_service.transactions.edits import Aborted, Committed, Edit, Invalid
 from oncelog_service.transactions.lifetimes import Lifetimes
 from oncelog_service.transactions.limits import TransactionLimits
 from oncelog_service.transactions.outcomes import Outcome, encode_outcome, oldest_outcomes, read_outcomes
-from oncelog_service.transactions.port import Owned
+from oncelog_service.transactions.port import MayAppear, Owned
 from oncelog_service.transactions.recovery import Recovered, recover
 from oncelog_service.transactions.state import (
     ANSWER,
@@ -57,6 +57,8 @@ from oncelog_service.transactions.state import (
     not_found,
 )
 from oncelog_service.transactions.wanted import EVERYTHING, Wanted
+
+Decide = Callable[[TransactionsState, int], Edits]
 
 _RECENT_OUTCOMES = 20_000
 """Outcomes kept in memory: those not yet synced, and those likely to be asked for."""
@@ -145,7 +147,12 @@ class TransactionManager:
         return timeout_ms
 
     async def can_commit(
-        self, pointer: int, changes: Collection[bytes], resource: str | None = None, by: str | None = None
+        self,
+        pointer: int,
+        changes: Collection[bytes],
+        resource: str | None = None,
+        by: str | None = None,
+        may: MayAppear | None = None,
     ) -> str:
         """Checks and keeps a change set. See the port; raises RequestTooLarge for too large a one too."""
         if resource is not None:
@@ -153,12 +160,14 @@ class TransactionManager:
         keys, lifetime_ms = self._keys(changes), self.limits.max_lifetime_ms
         move = Move.HAND_IN if resource is None else Move.PREPARE
         decide = partial(decisions.can_commit, changes=keys, resource=resource, lifetime_ms=lifetime_ms)
-        await self._move(pointer, by, move, decide)
+        await self._move(pointer, by, move, decide if resource is None else _asking(may, decide))
         return self._store_id
 
-    async def commit(self, pointer: int, changes: Collection[bytes] = (), by: str | None = None) -> None:
+    async def commit(
+        self, pointer: int, changes: Collection[bytes] = (), by: str | None = None, may: MayAppear | None = None
+    ) -> None:
         """Commits; conflicts are checked again, except for a prepared transaction, whose keys are reserved. See the port."""
-        await self._move(pointer, by, Move.COMMIT, partial(decisions.commit, changes=self._keys(changes)))
+        await self._move(pointer, by, Move.COMMIT, _asking(may, partial(decisions.commit, changes=self._keys(changes))))
 
     async def abort(self, pointer: int, unless_prepared: bool = False, by: str | None = None) -> None:
         move = Move.ABORT_UNLESS_PREPARED if unless_prepared else Move.ABORT
@@ -403,13 +412,11 @@ class TransactionManager:
 
     # --- the way every move goes --------------------------------------------------------------------------------------------
 
-    async def _move(self, pointer: int, by: str | None, move: Move, decide: Callable[[TransactionsState, int], Edits]) -> None:
+    async def _move(self, pointer: int, by: str | None, move: Move, decide: Decide) -> None:
         done = await self._begin(pointer, by, move, decide)
         await (self._durable() if done is None else done)
 
-    async def _begin(
-        self, pointer: int, by: str | None, move: Move, decide: Callable[[TransactionsState, int], Edits]
-    ) -> asyncio.Future[None] | None:
+    async def _begin(self, pointer: int, by: str | None, move: Move, decide: Decide) -> asyncio.Future[None] | None:
         """Decides and submits; returns None if the same was done before.
 
         A refusal waits until what it was judged against is on disk.
@@ -502,6 +509,20 @@ class TransactionManager:
 _OTHERS = dict.fromkeys((Move.ABORT, Move.ABORT_UNLESS_PREPARED, Move.INVALIDATE), Right.OPERATE)
 """What lets one make these moves with the transactions of others; the other moves take `admin`."""
 _STATE_OF: dict[type[Edit], TransactionState] = {Committed: "committed", Aborted: "aborted", Invalidated: "invalid"}
+
+
+def _asking(may: MayAppear | None, decide: Decide) -> Decide:
+    """Decides as ``decide`` does, once ``may`` has let the transaction's messages appear. What was done before is not asked
+    about, nor what a database decides."""
+
+    def decided(state: TransactionsState, pointer: int) -> Edits:
+        edits = decide(state, pointer)
+        transaction = state.open.get(state.roots[pointer])
+        if may is not None and edits and transaction is not None and transaction.phase is not Phase.PREPARED:
+            may(dict.fromkeys(name for _, name in transaction.participants))
+        return edits
+
+    return decided
 
 
 def _open_status(transaction: OpenTransaction, expires_ms: int, store_id: str) -> TransactionStatus:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
 from oncelog.wire.models import Settlement, TransactionState, TransactionStatus
@@ -15,6 +15,10 @@ class Owned(NamedTuple):
 
     owner: str | None
     """Of its transaction; None: nobody with a name."""
+
+
+MayAppear = Callable[[Collection[str]], None]
+"""Raises NotAllowed, Unauthorized unless the client that commits may write to the topics of these participants."""
 
 
 class Transactions(Protocol):
@@ -31,9 +35,15 @@ class Transactions(Protocol):
         ...
 
     async def can_commit(
-        self, pointer: int, changes: Collection[bytes], resource: str | None = None, by: str | None = None
+        self,
+        pointer: int,
+        changes: Collection[bytes],
+        resource: str | None = None,
+        by: str | None = None,
+        may: MayAppear | None = None,
     ) -> str:
-        """Hands in what a transaction changed; with ``resource`` it is prepared: it times out at the maximum lifetime only.
+        """Hands in what a transaction changed; with ``resource`` it is prepared: it times out at the maximum lifetime only, and
+        ``may`` is asked, as for a commit, since from then on the database decides.
 
         Answers the id of the store that the transaction is in: with the pointer its name for a database that decides, since other
         services may hand out the same pointers.
@@ -42,8 +52,13 @@ class Transactions(Protocol):
         """
         ...
 
-    async def commit(self, pointer: int, changes: Collection[bytes] = (), by: str | None = None) -> None:
+    async def commit(
+        self, pointer: int, changes: Collection[bytes] = (), by: str | None = None, may: MayAppear | None = None
+    ) -> None:
         """Commits, idempotently; ``changes`` as in can-commit, for a transaction that did not call it.
+
+        ``may`` is told of its participants, and raises NotAllowed or Unauthorized: the client may not have its messages appear
+        there, at this moment, and the transaction is in progress as before. Of one that is prepared its database has decided.
 
         Raises TransactionConflict, TransactionNotInProgress (aborted, invalid), TransactionNotFound.
         """

@@ -36,9 +36,9 @@ from oncelog.http.transport import Transport
 from oncelog.process.procedures import Procedure, drive
 from oncelog.wire.models import AskUnacknowledged, Enlisted, PruneInvalid, Settlement, TransactionState, TransactionStatus
 from oncelog.wire.transaction import Transaction, TransactionType
-from oncelog_service.access.owners import EVERYBODYS
+from oncelog_service.access.owners import EVERYBODYS, may_touch
 from oncelog_service.clock import Clock
-from oncelog_service.transactions.port import Owned
+from oncelog_service.transactions.port import MayAppear, Owned
 from oncelog_service.transactions.wanted import EVERYTHING, Wanted
 
 _log = logging.getLogger(__name__)
@@ -168,12 +168,31 @@ class RemoteTransactions:
         return await self._ask(lambda: calls.start_transaction("long" if is_long else "short", timeout))
 
     async def can_commit(
-        self, pointer: int, changes: Collection[bytes], resource: str | None = None, by: str | None = None
+        self,
+        pointer: int,
+        changes: Collection[bytes],
+        resource: str | None = None,
+        by: str | None = None,
+        may: MayAppear | None = None,
     ) -> str:
+        if resource is not None:
+            await self._check_may(pointer, by, may)
         return await self._ask(lambda: self._calls.of(by).can_commit(pointer, changes, resource), by=by)
 
-    async def commit(self, pointer: int, changes: Collection[bytes] = (), by: str | None = None) -> None:
+    async def commit(
+        self, pointer: int, changes: Collection[bytes] = (), by: str | None = None, may: MayAppear | None = None
+    ) -> None:
+        await self._check_may(pointer, by, may)
         self._remember(await self._ask(lambda: self._calls.of(by).commit_transaction(pointer, changes), by=by))
+
+    async def _check_may(self, pointer: int, by: str | None, may: MayAppear | None) -> None:
+        """Raises what ``may`` does. The service there does not know our topics, nor who may write to them: so it is asked which
+        hold something, and what comes under the pointer after that answer is judged as it comes."""
+        if may is not None:
+            status = await self.show(pointer)
+            asked = may_touch(status.owner, by)  # else the move itself is refused, in its own words
+            if asked and status.state == "in_progress" and status.resource is None:
+                may(status.participants)
 
     async def abort(self, pointer: int, unless_prepared: bool = False, by: str | None = None) -> None:
         calls = self._calls.of(by)

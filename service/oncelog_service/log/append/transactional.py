@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -41,7 +41,7 @@ class Transactional:
 
     # --- store
 
-    async def store(self, request: PublishRequest, pointer: int) -> PublishResponse:
+    async def store(self, request: PublishRequest, pointer: int, still: Callable[[], None]) -> PublishResponse:
         """Put the messages that are new behind those stored under the pointer. Raises StoredGroupPublished."""
         producer, ids = request.producer, request.sequence_ids
         group = await self._topic.groups.open(pointer)
@@ -56,6 +56,7 @@ class Transactional:
         self._topic.check_open()
         self._topic.writer.check()
         self._topic.pointers.check(pointer)
+        still()
         self._topic.check_producers([producer] if producer else [])  # it is counted once it appears
         columns = columns_of(request, known, None)
         batch = Batch()
@@ -109,7 +110,7 @@ class Transactional:
 
     # --- publish what is stored
 
-    async def publish_stored(self, request: PublishRequest, pointer: int) -> PublishResponse:
+    async def publish_stored(self, request: PublishRequest, pointer: int, still: Callable[[], None]) -> PublishResponse:
         """Insert the one row that makes everything stored under the pointer appear, as one contiguous group.
 
         Raises:
@@ -132,6 +133,7 @@ class Transactional:
             if not request.conditional or (found := self._expectations.found(request)) is None:
                 break
             await self._expectations.refuse(found, pointer)
+        still()
         if self._topic.deduplicates:
             self._check_still_new(group)
         self._topic.check_producers(group.producers())

@@ -48,7 +48,8 @@ async def commit(call: Call) -> AtomicOutcome:
     Where nothing was begun, `group` begins it, so that one request may be a whole commit. `committed` is answered when the
     messages are there. It is idempotent: a repeat answers the same; another commit under the same id is refused. With
     `producer` and `sequenceId` it is deduplicated as a whole: then it answers `duplicate`, and `original`; with `?gaps=refuse` it
-    is refused where it is not the number behind the newest one, and that came with the same word.
+    is refused where it is not the number behind the newest one, and that came with the same word. Who asks must be allowed to
+    write to every topic on which messages would appear, at that moment: where not, it stays in progress.
     """
     gaps = call.query.get("gaps", "allow")
     if gaps not in ("allow", "refuse"):
@@ -70,7 +71,7 @@ async def _committed(call: Call, request: CommitRequest) -> AtomicOutcome:
         call.principal.check_producer(part.namespace, part.topic, part.request.producer)
     atomic = call.service.atomic
     call.count(*(part.request for part in request.parts))
-    return _ended(call, await atomic.commit(_id(call), request, call.principal))
+    return _ended(call, await atomic.commit(_id(call), request, call.principal, call.may_write))
 
 
 async def abort(call: Call) -> AtomicOutcome:

@@ -57,7 +57,7 @@ async def publish(call: Call) -> Answer:
         request = await decoded(call, decode_publish_request)
         check_producer(call, request.producer if request.payloads else None)  # what is stored may be of any producer
         call.count(request)
-        response = await log.publish(request, call.principal.whose())
+        response = await log.publish(request, call.principal.whose(), call.still)
     body = b"" if media == AVRO and request.write_pointer is None else encode_publish_response(media, response)
     return Answer(body, media, headers=_quota_of(log))
 
@@ -79,7 +79,7 @@ async def store(call: Call) -> Answer:
         request = await decoded(call, decode_publish_request)
         check_producer(call, request.producer)
         call.count(request)
-        response = await log.store(request, call.principal.whose())
+        response = await log.store(request, call.principal.whose(), call.still)
     body = b"" if media == AVRO else encode_publish_response(media, response)
     return Answer(body, media, headers=_quota_of(log))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from pydantic import ConfigDict, Field
@@ -29,6 +29,7 @@ from oncelog_service.access.owners import EVERYBODYS, may_touch
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import AT_ONCE_BYTES, json_answer, off_loop, query_int, query_limit
 from oncelog_service.rest.routes import Call
+from oncelog_service.transactions.port import MayAppear
 from oncelog_service.transactions.wanted import EVERYTHING, Wanted
 
 MAX_POINTERS = 10_000
@@ -104,19 +105,22 @@ async def can_commit(call: Call, changes: Changes) -> CanCommit:
     pointer = pointer_of(call)
     _by(call)
     keys = await _keys(call, changes)
-    store_id = await call.service.transactions.can_commit(pointer, keys, changes.resource, _by(call))
+    store_id = await call.service.transactions.can_commit(pointer, keys, changes.resource, _by(call), _may_appear(call))
     return CanCommit(store_id=store_id)
 
 
 async def commit(call: Call, changes: Changes) -> TransactionStatus:
-    """Commit, with the changed keys if they were not handed in before. Idempotent."""
+    """Commit, with the changed keys if they were not handed in before. Idempotent.
+
+    Who asks must be allowed to write to every topic that holds messages of it, at that moment; of a prepared one, when it was.
+    """
     pointer = pointer_of(call)
     with of_another(call):
         _by(call)
         if changes.resource is not None:
             raise InvalidRequest("a resource goes with can-commit only")
         keys = await _keys(call, changes)
-        await call.service.transactions.commit(pointer, keys, _by(call))
+        await call.service.transactions.commit(pointer, keys, _by(call), _may_appear(call))
     return _ended(call, await call.service.transactions.show(pointer))
 
 
@@ -258,6 +262,18 @@ def _named(call: Call) -> str | None:
     if len(owner) > _LONGEST_NAME:
         raise InvalidRequest(f"a principal's name has at most {_LONGEST_NAME} characters, not {len(owner)}")
     return None if owner == EVERYBODYS else owner
+
+
+def _may_appear(call: Call) -> MayAppear | None:
+    """What judges where messages of a transaction appear; None: anywhere, or it was judged where a client asked for it."""
+    if OWNER in call.query or call.service.settings.only_transactions or call.principal.may(Right.ADMIN):
+        return None
+
+    def check(participants: Collection[str]) -> None:
+        for namespace, topic in call.service.topics.named(participants):
+            call.may_write(namespace, topic)
+
+    return check
 
 
 @contextmanager
