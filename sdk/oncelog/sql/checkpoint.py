@@ -94,11 +94,9 @@ class Checkpoint:
 
         What it answers is what the next :meth:`save` expects to find.
         """
-        found = self._read(self._on_demand.connection(session))
-        if found != self._seen:
-            self._generation = None
-        self._seen = found
-        return found.position if found else None
+        self._seen = self._read(self._on_demand.connection(session))
+        self._generation = None  # that a start from there belongs to the topic as it is, the service sees
+        return self._seen.position if self._seen else None
 
     def save(self, session: Working, position: MessageId | Message[Any]) -> None:
         """Moves to ``position``: the last message whose effects are in this transaction. Saving the same one again is allowed.
@@ -108,9 +106,9 @@ class Checkpoint:
                 transaction of this one was rolled back, or a position exists and was never loaded. Roll back, then
                 :meth:`load`.
             InvalidMessageId: the message is of another topic. StaleMessageId: it is of another generation of the topic than what
-                this object saved last: the topic was deleted and made anew. Decide what becomes of the effects of the former one,
-                then :meth:`reset`: to None to begin anew, or to a message to go on behind it. A bare MessageId does not say where
-                it is from: it is taken.
+                this object saved last: the topic was deleted and made anew, or its store restored. Decide what becomes of the
+                effects of the former one, then :meth:`reset`: to None to begin anew, or to a message to go on behind it. A bare
+                MessageId does not say where it is from: it is taken.
             ValueError: ``position`` lies before the one last seen; :meth:`reset` does that. Or, as of every method here, the
                 connection is in AUTOCOMMIT.
         """

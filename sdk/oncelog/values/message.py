@@ -162,6 +162,6 @@ def check_place(message: Message[Any], namespace: str, topic: str, generation: i
         raise InvalidMessageId(f"{whose} is one in {here}, and this message is of {there}: its id says nothing there")
     raise StaleMessageId(
         f"{whose} is of generation {generation} of {here}, and this message of generation {message.generation}: the topic was "
-        f"deleted and made anew{ways}",
+        f"deleted and made anew, or its store restored{ways}",
         generation=generation,
     )
