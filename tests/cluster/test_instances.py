@@ -8,7 +8,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,11 +18,12 @@ from unittest.mock import Mock
 import pytest
 import requests
 
-from oncelog import Client, Producer, Reader
+from oncelog import Client, Consumer, Producer, Reader
 from oncelog.errors import NotSupported, QuotaExceeded, TopicNotFound
 from oncelog.http.connections import Connections, Response
 from oncelog.http.sockets import Deadline
 from oncelog.http.transport import Transport
+from oncelog.reading import twins
 from oncelog.wire.models import NamespacePolicies, TopicAsked
 from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import Transaction
@@ -359,6 +360,46 @@ def test_an_owner_that_awakes_after_it_was_replaced_writes_nothing_and_answers_n
     assert payloads(client, topic) == [b"0", b"1", b"2"]
     assert client.producer(topic, "p").last_persisted == 1
     assert "others may" in owner.log()
+
+
+def test_who_waits_at_one_that_stands_still_goes_on_at_another_and_everything_is_there_once(
+    cluster: Instances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody used to stand still until the client's own time-out, which here never comes, though another one serves."""
+    monkeypatch.setattr(twins, "WAIT_SECONDS", 2.0)
+    owner = cluster.owner("atomic")
+    with cluster.client(timeout=PATIENCE) as client, ThreadPoolExecutor(4) as threads:
+        topic, other = cluster.topic_at(owner, client), cluster.topic_at(owner, client)
+        with Producer(topic, name="p", client=client) as producer, Producer(topic, client=client) as nameless:
+            producer.send(b"0")
+            nameless.send(b"nameless")
+            reader, consumer = Reader(topic, client=client, start="latest"), Consumer(topic, "s", client=client, start="latest")
+            reader.has_message_available()
+            with client.atomic() as batch:
+                batch.send(other, b"before")
+            owner.freeze()
+            waiting: list[Future[Any]] = [
+                threads.submit(reader.read),
+                threads.submit(consumer.receive),
+                threads.submit(commit, client, other),
+            ]
+            assert threads.submit(producer.send, b"1").result(PATIENCE).offset == 2, "behind all that was there before"
+            assert [each.payload for each in waiting[0].result(PATIENCE)] == [b"1"]
+            assert [each.payload for each in waiting[1].result(PATIENCE)] == [b"1"]
+            waiting[2].result(PATIENCE)
+            assert owner.stopped
+            owner.thaw()  # and finds what they had sent to it in its sockets
+            until(lambda: owner.healthy)
+            nameless.send(b"nameless too")
+            producer.send(b"2")
+            consumer.close()
+        assert payloads(client, topic) == [b"0", b"nameless", b"1", b"nameless too", b"2"]
+        assert payloads(client, other) == [b"before", b"meanwhile"]
+
+
+def commit(client: Client, topic: str) -> None:
+    with client.atomic() as batch:
+        batch.send(topic, b"meanwhile")
 
 
 # --- transactions and atomic commits

@@ -7,6 +7,8 @@ from uuid import uuid4
 
 from oncelog.api.calls import as_request, parse, quoted, topic_path
 from oncelog.api.transactions import TransactionCalls
+from oncelog.http.silence import Again
+from oncelog.process.procedures import Procedure
 from oncelog.wire.codec import encode_commit_request, encode_publish_request
 from oncelog.wire.media import DEFAULT_NAMESPACE, ONCELOG_AVRO
 from oncelog.wire.models import AtomicOutcome, BeginAtomic, GroupProducer
@@ -63,12 +65,12 @@ class AtomicCalls(TransactionCalls):
         """
         path, body = _path(id, "commit"), encode_commit_request(request)
         params = {"gaps": "refuse"} if request.refuses_gaps else None
-        return parse(
-            AtomicOutcome,
-            await self._trying(
-                lambda: self._transport.ask("POST", path, body, ONCELOG_AVRO, params), idempotent=True, seconds=retry
-            ),
-        )
+        waits = Again() if (self._retry if retry is None else retry) else None
+
+        def once() -> Procedure[bytes]:
+            return self._transport.ask("POST", path, body, ONCELOG_AVRO, params, waits)
+
+        return parse(AtomicOutcome, await self._trying(once, idempotent=True, seconds=retry))
 
     async def abort_atomic(self, id: str) -> AtomicOutcome:  # noqa: A002
         """Drop everything that is staged; idempotent. Raises TransactionNotInProgress, TransactionNotFound."""

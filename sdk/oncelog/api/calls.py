@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from oncelog.api.plausible import check_names_rise
 from oncelog.api.retry import Held, Holds, Tries
 from oncelog.errors import InvalidRequest, InvalidResponse, OncelogError
+from oncelog.http.silence import Again
 from oncelog.http.transport import MAX_JSON_BYTES, READ_SECONDS, AsyncTransport, Requests
 from oncelog.http.trust import Certificate, Trust, Verify
 from oncelog.process.procedures import Procedure, called, got
@@ -61,8 +62,9 @@ class Calls:
 
         ``timeout``: seconds until an answer must have come, to its last byte. ``retry``: seconds that a call is tried again, from
         its first failure on; what waits on the service is not trying, and one that had no answer in ``timeout`` is given up where
-        that was longer. Of several instances one that hangs takes no call with it: what may be done twice is asked of the
-        others too, for ``timeout`` each, unless ``retry`` is 0.
+        that was longer. Of several instances one that stands still takes no call with it: after three seconds without a byte
+        what may be done twice is asked of one that serves it by then, and of the others for ``timeout`` each, unless ``retry``
+        is 0.
 
         ``verify``: the certificates to trust, a file, a directory or an ssl.SSLContext, else ONCELOG_CA, REQUESTS_CA_BUNDLE,
         CURL_CA_BUNDLE, SSL_CERT_FILE or SSL_CERT_DIR, else the public ones. ``cert``: the client's own, a file that has its key
@@ -110,6 +112,11 @@ class Calls:
         ends = time.monotonic() + seconds
         return Tries(ends, idempotent=idempotent, others=others, seconds=seconds, held=held)
 
+    def _waits(self, held: float = 0.0, served: str | None = None) -> float | Again:
+        """How long a request is waited for that may be sent again, and is held for so many seconds."""
+        timeout = self._timeout + held
+        return Again(timeout, held, served) if self._retry else timeout
+
     async def _held(self, wait: float, once: Callable[[float], Awaitable[T]], is_nothing: Callable[[T], bool]) -> T:
         """The answer to what the service holds for ``wait`` seconds where there is nothing yet, tried as
         :class:`oncelog.api.retry.Held` says.
@@ -152,10 +159,12 @@ class Calls:
         seconds for all tries together.
         """
         end = inf if within is None else time.monotonic() + within
+        is_sent_again = idempotent and bool(self._retry if within is None else within)
 
         def once() -> Procedure[bytes]:
             seconds = max(0.001, min(self._timeout if timeout is None else timeout, end - time.monotonic()))
-            return self._transport.ask(method, path, body, media, params, seconds, accept, most)
+            waits = Again(seconds) if is_sent_again else seconds
+            return self._transport.ask(method, path, body, media, params, waits, accept, most)
 
         tries = None if within is None else Tries(end, idempotent=idempotent, others=self._transport.others if within else 0)
         return await self._trying(once, idempotent, tries=tries)
@@ -191,7 +200,7 @@ class Calls:
 
         async def once(held: float) -> Polled:
             data = body(int(held * 1000))
-            answer = await self._transport.ask("POST", path, data, media, None, self._timeout + held, ONCELOG_AVRO)
+            answer = await self._transport.ask("POST", path, data, media, None, self._waits(held), ONCELOG_AVRO)
             return decoded(lambda answer: decode_polled(answer, most_messages), answer)
 
         return await self._held(wait_ms / 1000, once, lambda polled: not polled.messages and polled.position is None)

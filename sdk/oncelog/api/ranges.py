@@ -26,14 +26,14 @@ class RangeCalls(AtomicCalls):
         TopicNotFound, InvalidRequest.
         """
         path, asked = f"/v1/namespaces/{quoted(namespace)}/offsets", dict(topics)
+        served = next((topic_path(namespace, topic) for topic in asked), None)
 
         async def once(held: float) -> dict[str, TopicOffsets]:
             wanted = as_request(AskOffsets, "a question about offsets", topics=asked, wait=round(held * 1000))
             body = json.dumps(wanted).encode()
-            return parse(
-                dict[str, TopicOffsets],
-                await self._transport.ask("POST", path, body, JSON, timeout=self._timeout + held, most=MAX_JSON_BYTES),
-            )
+            waits = self._waits(held, served)
+            answer = await self._transport.ask("POST", path, body, JSON, None, waits, None, MAX_JSON_BYTES)
+            return parse(dict[str, TopicOffsets], answer)
 
         def is_nothing(found: dict[str, TopicOffsets]) -> bool:
             each = [(found.get(topic), about.after) for topic, about in asked.items()]

@@ -9,6 +9,7 @@ from typing import Literal
 from oncelog.api.calls import Calls, as_request, decoded, parse, receipts_bytes, topic_path
 from oncelog.api.plausible import check_receipts
 from oncelog.errors import InvalidRequest, InvalidResponse
+from oncelog.http.silence import Again
 from oncelog.wire.codec import decode_published, encode_publish_request, encode_publish_response
 from oncelog.wire.media import DEFAULT_NAMESPACE, ONCELOG_AVRO, THRIFT
 from oncelog.wire.models import (
@@ -173,7 +174,10 @@ class TransactionCalls(Calls):
 
     async def _send_messages(self, path: str, request: PublishRequest) -> PublishResponse:
         body, messages = encode_publish_request(request), len(request.payloads)
-        answer = await self._transport.ask("POST", path, body, ONCELOG_AVRO, most=receipts_bytes(messages))
+        # Under their numbers they are there once, however often they come: those without any are sent to nobody else.
+        numbered = request.sequence_ids is not None and (request.producer is not None or request.write_pointer is not None)
+        waits = Again() if numbered else None
+        answer = await self._transport.ask("POST", path, body, ONCELOG_AVRO, timeout=waits, most=receipts_bytes(messages))
         response = decoded(decode_published, answer)
         if messages:  # else a group is published, and nobody counts it here
             check_receipts(response.receipts, messages)

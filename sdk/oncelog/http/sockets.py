@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import ceil
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -24,18 +25,35 @@ T = TypeVar("T")
 _RECORD_BYTES = 1 << 16
 _SPEAKS_TLS = (b"\x16", b"\x15")
 """With which who speaks TLS may begin: a handshake, or an alert."""
+_LONGEST_POLL_MS = 1 << 30
+"""Twelve days; more than 2^31 - 1 the system does not take."""
 CONNECT_SECONDS = 5.0
 """How long it may take until there is a connection, whatever the answer may take."""
+
+
+class Watch(Protocol):
+    """Looks for another host while nothing comes of one."""
+
+    def left(self) -> float:
+        """Seconds until it looks; 0 or less: now."""
+
+    def heard(self) -> None:
+        """Something has come, or gone."""
+
+    async def look(self, seconds: float) -> None:
+        """Return, after so long at most: it goes on waiting. Raises TimeoutError: that would be in vain."""
 
 
 class Deadline:
     """The time at which a request is given up."""
 
-    __slots__ = ("_ends", "_seconds")
+    __slots__ = ("_ends", "_seconds", "watch")
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, watch: Watch | None = None) -> None:
+        """``watch``: what is done about a silence before."""
         self._seconds = seconds
         self._ends = time.monotonic() + seconds
+        self.watch = watch
 
     def left(self) -> float:
         """Seconds that are left, more than 0. Raises TimeoutError: it is over."""
@@ -92,10 +110,40 @@ class Plain:
         self._socket = connected
 
     async def send(self, data: bytes | memoryview, deadline: Deadline) -> None:
+        if deadline.watch is None:
+            await self._send_all(data, deadline)
+            return
+        view = memoryview(data)
+        self._socket.settimeout(0)
+        while True:
+            with suppress(BlockingIOError):
+                view = view[self._socket.send(view) :]
+            if not view:
+                return
+            await self._ready(select.POLLOUT, deadline, deadline.watch)
+
+    async def receive(self, most: int, deadline: Deadline) -> bytes:
+        if deadline.watch is not None:
+            await self._ready(select.POLLIN, deadline, deadline.watch)
+        return await self._receive(most, deadline)
+
+    async def _ready(self, event: int, deadline: Deadline, watch: Watch) -> None:
+        """Return when it can be received, or sent: nothing is under way before, and waiting for it loses nothing."""
+        while not await self._is_ready(event, min(deadline.left(), watch.left())):
+            if watch.left() <= 0:
+                await watch.look(deadline.left())
+        watch.heard()
+
+    async def _is_ready(self, event: int, seconds: float) -> bool:
+        waiting = select.poll()
+        waiting.register(self._socket, event)
+        return bool(waiting.poll(max(0, min(ceil(seconds * 1000), _LONGEST_POLL_MS))))
+
+    async def _send_all(self, data: bytes | memoryview, deadline: Deadline) -> None:
         self._socket.settimeout(deadline.left())
         self._socket.sendall(data)  # all of it within that time
 
-    async def receive(self, most: int, deadline: Deadline) -> bytes:
+    async def _receive(self, most: int, deadline: Deadline) -> bytes:
         self._socket.settimeout(deadline.left())
         return self._socket.recv(most)
 
@@ -263,11 +311,28 @@ class Blocking:
 class _Awaited(Plain):
     """A connected socket that does not block."""
 
-    async def send(self, data: bytes | memoryview, deadline: Deadline) -> None:
+    async def _is_ready(self, event: int, seconds: float) -> bool:
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[bool] = loop.create_future()
+
+        def become(is_ready: bool) -> None:
+            if not ready.done():
+                ready.set_result(is_ready)
+
+        receives = event == select.POLLIN
+        (loop.add_reader if receives else loop.add_writer)(self._socket, become, True)
+        timer = loop.call_later(max(0.0, seconds), become, False)
+        try:
+            return await ready
+        finally:
+            timer.cancel()
+            (loop.remove_reader if receives else loop.remove_writer)(self._socket)
+
+    async def _send_all(self, data: bytes | memoryview, deadline: Deadline) -> None:
         async with asyncio.timeout(deadline.left()):
             await asyncio.get_running_loop().sock_sendall(self._socket, data)
 
-    async def receive(self, most: int, deadline: Deadline) -> bytes:
+    async def _receive(self, most: int, deadline: Deadline) -> bytes:
         async with asyncio.timeout(deadline.left()):
             return await asyncio.get_running_loop().sock_recv(self._socket, most)
 

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from urllib.parse import SplitResult, urlencode, urljoin, urlsplit
@@ -26,6 +26,7 @@ from oncelog.errors import (
     GatewayUnavailable,
     InvalidResponse,
     NotServedHere,
+    OncelogError,
     StorageFailed,
     StorageUnavailable,
 )
@@ -33,13 +34,14 @@ from oncelog.http.answers import problem_in, refusal
 from oncelog.http.connections import FAILURES, Connections, Response, connection_error
 from oncelog.http.credentials import authorization, chosen_token, shown
 from oncelog.http.engines import BASE, InProcess, names_a_store
+from oncelog.http.silence import AGAIN_SECONDS, SILENT_SECONDS, Again, Silence
 from oncelog.http.sockets import Awaiting, Blocking, Deadline
 from oncelog.http.trust import Trust
 from oncelog.process import forks
 from oncelog.process.procedures import driven
 from oncelog.process.tracing import switch
 from oncelog.process.turns import Loop
-from oncelog.wire.media import DEFAULT_URL, essence
+from oncelog.wire.media import DEFAULT_URL, JSON, essence
 
 READ_SECONDS = 30.0
 """Until an answer must have come, to its last byte, unless a caller says otherwise."""
@@ -53,6 +55,8 @@ _ASK_ANOTHER = (StorageUnavailable, StorageFailed, GatewayUnavailable)
 """After these another instance may know better."""
 _TOO_OFTEN = 429
 _MAX_REDIRECTS = 5
+_MAX_QUESTIONS = 2
+"""One names another, which says whether it does."""
 _IDLE = 100
 """Connections of one event loop to a host that are kept, as each task that waits has one of its own; and how many hosts."""
 _REMEMBERED = 10_000
@@ -138,21 +142,23 @@ class Requests:
         body: bytes | None = None,
         media: str | None = None,
         params: dict[str, str] | None = None,
-        timeout: float | None = None,
+        timeout: float | Again | None = None,
         accept: str | None = None,
         most: int = MAX_ANSWER_BYTES,
     ) -> bytes:
         """The body of a 2xx answer; ``accept``: the media type that it should have, where there is a choice.
 
         ``timeout``: seconds until all of it must have come, redirects included; else what the transport was made with.
-        ``most``: bytes that it may have.
+        ``most``: bytes that it may have. What is sent :class:`Again` is not waited for in silence where another instance serves
+        by now what it is about: that is a ResponseTimeout, and the next one goes there.
 
         Raises:
             OncelogError: what the service answered otherwise. ConnectionFailed, ResponseTimeout, InvalidResponse: no proper
             answer; ``definite`` is True only if the request cannot have arrived.
         """
         with self.turn():
-            deadline = Deadline(timeout or self._timeout)
+            again = timeout if isinstance(timeout, Again) else Again(timeout)
+            deadline = Deadline(again.timeout or self._timeout, self._watch(path, again) if again is timeout else None)
             response = await self._send(method, path, body, media, params, deadline, accept)
             with self._reading(response):
                 _check_content(response)
@@ -202,6 +208,8 @@ class Requests:
                 headers["authorization"] = authorization(self._token)
             else:
                 headers.pop("authorization", None)  # a token is for the service it was given for
+            if isinstance(deadline.watch, _Watch):
+                deadline.watch.silent = _base(url)
             with self._naming(url):
                 response = await self.connections().ask(method, url, body, headers, deadline)
             if 200 <= response.status < 300:
@@ -243,6 +251,33 @@ class Requests:
                 yield
         finally:
             response.let_go()
+
+    def _watch(self, path: str, again: Again) -> _Watch | None:
+        question = _question(again.served or _part(path)) if self.others else None
+        return None if question is None else _Watch(self, *question, again.held)
+
+    async def who_serves(self, part: str, question: str, silent: str, turn: int, seconds: float) -> str | None:
+        """Ask another instance than the silent one who serves a part; ``turn``: which of them. None: nobody else is known to."""
+        others = [base for base in self._bases if base != silent]
+        base = others[turn % len(others)] if others else None
+        deadline = Deadline(seconds)
+        with suppress(OncelogError, *FAILURES):
+            for _ in range(_MAX_QUESTIONS):
+                if base is None or base == silent:
+                    return None
+                headers = {} if self._token is None else {"authorization": authorization(self._token)}
+                response = await self.connections().ask("GET", base + question, None, headers, deadline)
+                try:
+                    _check_content(response)
+                    said = await response.content(MAX_PROBLEM_BYTES)
+                finally:
+                    response.let_go()
+                if response.status == 200 and essence(response.headers.get("content-type", "")) == JSON:
+                    self._serves(part, base)
+                    return base
+                here, base = base, _elsewhere(response, said) if response.status in (307, 308) else None
+                base = None if base is None or _lays_bare(here, base) else base
+        return None
 
     def _serves(self, part: str, base: str) -> None:
         with self._lock:
@@ -354,6 +389,40 @@ class AsyncTransport(Requests):
     def connections(self) -> Connections:
         """Those of the event loop."""
         return self._pool
+
+
+class _Watch:
+    """While nothing comes of one instance, asks the others whether one of them serves it by now."""
+
+    def __init__(self, requests: Requests, part: str, question: str, held: float) -> None:
+        self._requests = requests
+        self._part, self._question = part, question
+        self._silence = Silence(time.monotonic(), held)
+        self._turns = 0
+        self.silent = ""
+        """The instance that is waited for."""
+
+    def left(self) -> float:
+        return self._silence.left(time.monotonic())
+
+    def heard(self) -> None:
+        self._silence.heard(time.monotonic())
+
+    async def look(self, seconds: float) -> None:
+        seconds = min(AGAIN_SECONDS, seconds)
+        base = await self._requests.who_serves(self._part, self._question, self.silent, self._turns, seconds)
+        self._turns += 1
+        self._silence.asked(time.monotonic())
+        if base is not None:
+            raise TimeoutError(f"nothing came for {SILENT_SECONDS:g} s and more, and {shown(base)} serves this by now")
+
+
+def _question(part: str) -> tuple[str, str] | None:
+    """The part of the service, and what whoever serves it answers, while others name that one; to ask takes it over where nobody
+    does. None: any instance answers."""
+    if part in ("/v1/transactions", "/v1/atomic"):
+        return part, part + "?limit=1"
+    return (part, part + "/stats") if part.startswith("/v1/namespaces/") else None
 
 
 def _of_store(store: str, url: str) -> str:
