@@ -226,6 +226,16 @@ def test_an_error_of_a_client_shows_no_token_not_even_in_the_variables_of_its_fr
     assert_hidden(caplog.text, *(vars(record) for record in caplog.records), "nothing else")
 
 
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "https://127.0.0.1:1"])
+def test_an_error_behind_a_proxy_shows_no_password_not_even_in_the_variables_of_its_frames(url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as never_answers:
+        for proxy in (BY_URL, f"http://ada:{MARK}@127.0.0.1:{never_answers.getsockname()[1]}"):
+            with Client(url, proxy=proxy, timeout=0.2, retry=0) as client:
+                with pytest.raises(OncelogError) as failure:
+                    client.topics()
+                assert_hidden(*told(failure.value))
+
+
 async def _ask_async(url: str) -> None:
     async with AsyncClient(url, token=TOKEN, timeout=5, retry=0) as client:
         await client.topics()

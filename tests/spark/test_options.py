@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import pickle
+import pickletools
+import traceback
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructType
 
+from oncelog.errors import Unauthorized
 from oncelog.http.trust import Trust
 from oncelog.spark.connection import Connection
 from oncelog.spark.data_source import OncelogDataSource
 from oncelog.spark.reading.columns import read_schema
 from oncelog.spark.reading.offsets import AtOffsets, AtTime, AtTimes
 from oncelog.spark.reading.read_options import ReadOptions
+from oncelog.spark.shipping import shipped
 from oncelog.spark.writing.write_options import NAMES, WriteOptions
+from tests.world.service import running_service
 
 SERVICE = {
     "url": "http://there:1", "namespace": "n", "token": "s3cret", "retryTimeoutMs": "2500",
@@ -49,7 +58,7 @@ def test_every_option_is_read_in_any_case(cased: Any) -> None:
         "topic": "t", "producer": "p", "sequenceId": "7", "takeOver": "old", "group": "g", "stagingTimeoutMs": "1500",
         "keepProducers": "True", "chunkMessages": "9", "onDifferentRows": "Warn",
     }  # fmt: skip
-    assert sorted(given) == sorted(NAMES)
+    assert sorted([*given, "tokenFile"]) == sorted(NAMES)
     assert WriteOptions.parse({cased(name): value for name, value in {**given, "checkpointLocation": "c"}.items()}) == (
         WriteOptions(THERE, "t", "p", 7, "old", True, "g", 1.5, True, 9)
     )
@@ -200,3 +209,84 @@ def test_options_travel_with_their_token_and_their_text_holds_none(options: Read
     assert pickle.loads(pickle.dumps(options)) == options
     assert options.connection.token == "s3cret"
     assert "s3cret" not in f"{options!r}{options}"
+
+
+# --- secrets
+
+
+def asked(options: CaseInsensitiveDict, ask: Any) -> str:
+    """What Spark's worker shows under SPARK_TRACEBACK_WITH_LOCALS=1; it keeps the options in a variable of its own, too."""
+    try:
+        ask(OncelogDataSource(options=options))
+    except Exception as error:
+        shown = traceback.TracebackException(type(error), error, error.__traceback__, compact=True, capture_locals=True)
+        return "".join(shown.format())
+    raise AssertionError("it was not refused")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda source: source.schema(),
+        lambda source: source.reader(read_schema(False)),
+        lambda source: source.streamReader(read_schema(False)),
+        lambda source: source.writer(StructType().add("value", "binary"), False),
+        lambda source: source.streamWriter(StructType().add("value", "binary"), False),
+    ],
+    ids=["schema", "reader", "streamReader", "writer", "streamWriter"],
+)
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"tpoic": "x", "token": "s3cret"},
+        {"Token": "s3cret", "retryTimeoutMs": "never"},
+        {"tokne": "s3cret"},
+        {"proxy": "htp://user:s3cret@proxy:1"},
+        {"url": "http://user:s3cret@there:1", "retryTimeoutMs": "never"},
+        {"kafka.sasl.jaas.config": 'password="s3cret"'},
+        {"token": "s3cret\nmore"},
+        {"token": "s3cret", "tokenFile": "/run/token"},
+    ],
+)
+def test_a_refused_option_shows_no_secret_beside_it_not_even_in_the_variables_of_its_frames(
+    given: dict[str, str], ask: Any
+) -> None:
+    shown = asked(CaseInsensitiveDict({"topic": "t", **given}), ask)
+    assert "s3cret" not in shown
+    assert "ValueError" in shown
+
+
+def test_a_token_in_a_file_is_read_where_it_is_used_and_again_when_it_has_changed(tmp_path: Path) -> None:
+    """So it is in no plan, and nothing of it travels."""
+    file = tmp_path / "token"
+    with running_service(token="s3cret") as service:
+        given = {"url": service.url, "topic": "t", "tokenFile": str(file), "retryTimeoutMs": "0"}
+        for options in (ReadOptions.parse(given), WriteOptions.parse(given)):
+            arrived = pickle.loads(pickle.dumps(options)).connection
+            file.unlink(missing_ok=True)
+            with pytest.raises(ValueError, match=f"option tokenFile: {file} cannot be read"):
+                arrived.client()
+            file.write_text("an older one\n")
+            with pytest.raises(Unauthorized):
+                arrived.client().topics()
+            file.write_text("s3cret\n")
+            assert arrived.client().topics() == []
+            assert arrived.client() is arrived.client()
+            assert b"s3cret" not in pickle.dumps(options)
+
+
+def test_a_token_in_a_file_comes_before_that_of_the_drivers_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONCELOG_TOKEN", "of the environment")
+    assert WriteOptions.parse({"tokenFile": "/run/token"}).connection.token is None
+    with pytest.raises(ValueError, match="options token and tokenFile exclude each other"):
+        WriteOptions.parse({"token": "s3cret", "tokenFile": "/run/token"})
+
+
+def test_a_data_source_that_was_asked_travels_to_where_the_package_is_not() -> None:
+    """Its secrets are of a class of the package while it is asked, and plain text on their way."""
+    source = shipped()(CaseInsensitiveDict({"topic": "t", "token": "s3cret", "includeHeaders": "true"}))
+    source.schema()
+    assert "s3cret" not in repr(source.options)
+    data = cloudpickle.dumps(source)
+    assert "oncelog.http.credentials" not in [arg for _, arg, _ in pickletools.genops(data) if isinstance(arg, str)]
+    assert dict(pickle.loads(data).options) == {"topic": "t", "token": "s3cret", "includeheaders": "true"}

@@ -13,7 +13,7 @@ from math import inf
 from urllib.parse import SplitResult, urlsplit
 
 from oncelog.errors import CertificateRefused, ConnectionFailed, OncelogError, ResponseTimeout
-from oncelog.http.credentials import shown
+from oncelog.http.credentials import Address, shown
 from oncelog.http.exchange import Incoming, basic, request_bytes, target_of
 from oncelog.http.sockets import CONNECT_SECONDS, Deadline, Engine, Network, Stream, Tls, connected
 from oncelog.http.trust import Trust
@@ -135,7 +135,7 @@ class Connections:
 
         Raises OSError: none came; NotSent: the request cannot have arrived.
         """
-        parts = urlsplit(url)
+        parts = Address(*urlsplit(url))
         try:
             head = self._head(method, parts, headers, body)
             kept = self._idle(parts)
@@ -205,7 +205,7 @@ class Connections:
         if self._engine is not None:
             return await self._network.to_engine(self._engine, deadline)
         deadline = deadline.within(CONNECT_SECONDS)
-        proxy = None if self._trust.proxy is None else urlsplit(self._trust.proxy)
+        proxy = None if self._trust.proxy is None else Address(*urlsplit(self._trust.proxy))
         first = url if proxy is None else proxy
         stream = await connected(self._network, first.hostname or "", first.port or _PORTS[first.scheme], deadline)
         try:

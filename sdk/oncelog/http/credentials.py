@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 BROKEN = re.compile(r"[\x00-\x1f\x7f]")
 """What no single line of text has in it."""
@@ -21,12 +21,21 @@ class Secret(str):
         return "'…'"
 
 
+class Address(SplitResult):
+    """A URL in parts, of which no traceback shows user and password."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(shown(self.geturl()))
+
+
 def chosen_token(token: str | None = None, environment: Mapping[str, str] = os.environ) -> Secret | None:
     """The token that is given, else ONCELOG_TOKEN, else what the file that ONCELOG_TOKEN_FILE names holds; None: there is none.
 
     A line's end behind it does not count. Raises ValueError, which does not show it: it cannot be one, or the file is of no use.
     """
-    found = token or environment.get("ONCELOG_TOKEN")
+    found = Secret(token or environment.get("ONCELOG_TOKEN") or "")
     if found:
         return checked(found, "the token")
     path = environment.get("ONCELOG_TOKEN_FILE")
@@ -36,7 +45,7 @@ def chosen_token(token: str | None = None, environment: Mapping[str, str] = os.e
 def secret_in(path: str | Path, named: str) -> Secret:
     """The one line that a file holds. Raises ValueError, which shows the path alone; ``named``: what names the file."""
     try:
-        text = Path(path).read_bytes().decode()
+        text = Secret(Path(path).read_bytes().decode())
     except UnicodeDecodeError:
         raise ValueError(f"{named}: {path} holds no text in UTF-8") from None  # the error would show what it holds
     except OSError as error:
@@ -46,10 +55,10 @@ def secret_in(path: str | Path, named: str) -> Secret:
 
 def checked(secret: str, what: str) -> Secret:
     """The secret without the line's end behind it. Raises ValueError: it is empty, or more than one line."""
-    secret = secret.rstrip("\r\n")
+    secret = Secret(secret.rstrip("\r\n"))
     if not secret or BROKEN.search(secret):
         raise ValueError(f"{what} is empty" if not secret else f"{what} is no single line of text")
-    return Secret(secret)
+    return secret
 
 
 def authorization(token: str) -> Secret:

@@ -17,6 +17,8 @@ from urllib.parse import SplitResult, quote, unquote
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from oncelog.http.credentials import Secret
+
 MAX_HEAD_BYTES = 1 << 16
 """Of what comes without a byte of body between: a head and those before it (1xx), trailers, extensions of chunks."""
 
@@ -64,7 +66,7 @@ def basic(url: SplitResult) -> str | None:
     if url.username is None:
         return None
     named = f"{unquote(url.username)}:{unquote(url.password or '')}"
-    return "Basic " + b64encode(named.encode()).decode()
+    return Secret("Basic " + b64encode(named.encode()).decode())
 
 
 class Incoming:

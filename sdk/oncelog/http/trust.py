@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 import certifi
 
+from oncelog.http.credentials import Address, Secret
+
 _log = logging.getLogger(__name__)
 
 CA_VARIABLES = ("ONCELOG_CA", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
@@ -125,14 +127,15 @@ def _no_password() -> str:
     raise ValueError("the key is encrypted; make a context of your own, give it the password, and pass it as verify=")
 
 
-def _checked_proxy(url: str | None) -> str | None:
+def _checked_proxy(url: str | None) -> Secret | None:
     if url is None:
         return None
+    url = Secret(url)  # it may hold a password
     try:
-        parts = urlsplit(url)
+        parts = Address(*urlsplit(url))
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
         good = False
     if not good:
-        raise ValueError("not the URL of a proxy; it looks like http://proxy.example.com:3128")  # it may hold a password
+        raise ValueError("not the URL of a proxy; it looks like http://proxy.example.com:3128")
     return url

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from oncelog.client import Client
-from oncelog.http.credentials import chosen_token
+from oncelog.http.credentials import chosen_token, secret_in
 from oncelog.http.trust import Trust
 from oncelog.wire.media import DEFAULT_NAMESPACE, DEFAULT_URL
 
@@ -24,6 +24,8 @@ class Connection:
     token: str | None = field(default=None, repr=False)
     retry_seconds: float = RETRY_SECONDS
     trust: Trust = Trust()  # noqa: RUF009  # it is frozen, too
+    token_file: str | None = None
+    """Where the token is instead, on each machine; it is read there, and again where it has changed."""
 
     @classmethod
     def chosen(
@@ -33,6 +35,7 @@ class Connection:
         token: str | None,
         retry_seconds: float | None = None,
         trust: Trust | None = None,
+        token_file: str | None = None,
     ) -> Connection:
         """What the options say, else the variables of the driver's environment that a client reads, else the defaults.
 
@@ -41,25 +44,30 @@ class Connection:
         return cls(
             url or os.environ.get("ONCELOG_URL") or DEFAULT_URL,
             namespace or DEFAULT_NAMESPACE,
-            chosen_token(token),
+            None if token_file is not None else chosen_token(token),
             RETRY_SECONDS if retry_seconds is None else retry_seconds,
             trust or Trust.chosen(),
+            token_file,
         )
 
     def client(self) -> Client:
-        """The client of this process; one for all tasks that run in it one after the other."""
+        """The client of this process; one for all tasks that run in it one after the other.
+
+        Raises ValueError: the file of the token is of no use.
+        """
         key = (os.getpid(), self)  # workers are forked: a connection must not be shared with the parent
+        token = self.token if self.token_file is None else secret_in(self.token_file, "option tokenFile")
         with _lock:
-            client = _clients.get(key)
-            if client is None:
+            known, client = _clients.get(key, (None, None))
+            if client is None or known != token:
                 trust = self.trust
                 cert = trust.certificate if trust.certificate is None or trust.key is None else (trust.certificate, trust.key)
-                client = _clients[key] = Client(
-                    self.url, token=self.token, retry=self.retry_seconds, verify=trust.ca, cert=cert, proxy=trust.proxy
-                )
+                client = Client(self.url, token=token, retry=self.retry_seconds, verify=trust.ca, cert=cert, proxy=trust.proxy)
+                _clients[key] = token, client
         return client
 
 
-_clients: dict[tuple[int, Connection], Client] = {}
+_clients: dict[tuple[int, Connection], tuple[str | None, Client]] = {}
+"""By process and connection; the token that each was made with."""
 _lock = Lock()
 os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]  # as threading does with its own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -12,11 +13,12 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
+from oncelog.spark.options import shaded
 from oncelog.spark.reading.columns import read_schema
-from oncelog.spark.reading.read_options import ReadOptions
+from oncelog.spark.reading.read_options import KNOWN, ReadOptions
 from oncelog.spark.reading.source import BatchReader, PushdownReader, StreamReader
 from oncelog.spark.writing.sink import BatchWriter, StreamWriter
-from oncelog.spark.writing.write_options import WriteOptions
+from oncelog.spark.writing.write_options import NAMES, WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -26,6 +28,12 @@ FORMAT = "oncelog"
 
 class OncelogDataSource(DataSource):
     """``spark.read|readStream|write|writeStream.format("oncelog")``. Options, columns and promises: docs/spark.md."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        """Spark's own code holds the same mapping: where a traceback shows variables, it shows no secret either."""
+        for name in list(options):
+            options[name] = shaded(name, options[name], (*KNOWN, *NAMES))
+        super().__init__(options)
 
     @classmethod
     def name(cls) -> str:

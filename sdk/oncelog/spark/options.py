@@ -7,19 +7,31 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 
+from oncelog.http.credentials import Secret
 from oncelog.http.trust import Trust
 from oncelog.spark.connection import Connection
 
-SHARED = ("url", "namespace", "token", "topic", "retryTimeoutMs", "ca", "cert", "key", "proxy")
+SHARED = ("url", "namespace", "token", "tokenFile", "topic", "retryTimeoutMs", "ca", "cert", "key", "proxy")
 _SPARKS = frozenset({"path", "paths", "checkpointlocation", "queryname", "outputmode"})
 """Options of Spark's own that come along with ours."""
 
 logger = logging.getLogger("oncelog.spark")
 
 
-def lower_cased(given: Mapping[str, str]) -> dict[str, str]:
-    """Names as Spark hands them over, whatever they were typed like."""
-    return {name.lower(): value for name, value in given.items()}
+_SECRETS = frozenset({"token", "url", "proxy"})
+"""A URL may hold a password."""
+
+
+def shaded(name: str, value: str, known: Collection[str]) -> str:
+    """An option's value as text that no traceback shows, where it may be a secret: also under a name that is not known."""
+    lower = name.lower()
+    is_plain = lower not in _SECRETS and (lower in _SPARKS or any(lower == each.lower() for each in known))
+    return value if is_plain else Secret(value)
+
+
+def lower_cased(given: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
+    """Names as Spark hands them over, whatever they were typed like; secrets :func:`shaded`."""
+    return {name.lower(): shaded(name, value, known) for name, value in given.items()}
 
 
 def warn(text: str) -> None:
@@ -99,17 +111,19 @@ def one_of(given: Mapping[str, str], names: Collection[str]) -> str | None:
 
 
 def connection(given: Mapping[str, str]) -> Connection:
-    """What url, namespace, token, retryTimeoutMs, ca, cert, key and proxy say. Raises ValueError."""
+    """What url, namespace, token, tokenFile, retryTimeoutMs, ca, cert, key and proxy say. Raises ValueError."""
     retry_ms = whole_number(given, "retryTimeoutMs", 0)
     seconds = None if retry_ms is None else retry_ms / 1000
     cert, key = given.get("cert"), given.get("key")
     trust = Trust.chosen(given.get("ca"), (cert, key) if cert is not None and key is not None else cert, given.get("proxy"))
-    return Connection.chosen(given.get("url"), given.get("namespace"), given.get("token"), seconds, trust)
+    one_of(given, ("token", "tokenFile"))
+    token, file = given.get("token"), given.get("tokenfile")
+    return Connection.chosen(given.get("url"), given.get("namespace"), token, seconds, trust, file)
 
 
-def service_options(url: str | None, namespace: str | None, token: str | None) -> dict[str, str]:
+def service_options(url: str | None, namespace: str | None, token: str | None, token_file: str | None = None) -> dict[str, str]:
     """Of the data source; what is None is left to its defaults (ONCELOG_URL, ONCELOG_TOKEN)."""
-    given = {"url": url, "namespace": namespace, "token": token}
+    given = {"url": url, "namespace": namespace, "token": token, "tokenFile": token_file}
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
+from copy import copy
 from importlib import import_module, invalidate_caches
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -65,6 +66,12 @@ def shipped() -> type[DataSource]:
         @classmethod
         def name(cls) -> str:
             return "oncelog"
+
+        def __getstate__(self) -> dict[str, Any]:
+            """With plain text for options: those that the package has shaded could not be unpickled before it is installed."""
+            options = copy(self.options)
+            options.update({name: str(value) for name, value in options.items()})
+            return {**vars(self), "options": options}
 
         def installed(self) -> DataSource:
             module = installed_first(lambda: import_module("oncelog.spark.data_source"))

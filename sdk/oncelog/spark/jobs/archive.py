@@ -29,6 +29,7 @@ def archive(
     url: str | None = None,
     namespace: str | None = None,
     token: str | None = None,
+    token_file: str | None = None,
     checkpoint: str | None = None,
     available_now: bool = False,
     every: str = EVERY,
@@ -46,6 +47,7 @@ def archive(
         topics: Topics to copy.
         path: Directory of Parquet files.
         url, namespace, token: Of the service; else ONCELOG_URL, ``default``, ONCELOG_TOKEN.
+        token_file: Where the token is instead, on each machine; Spark is given no secret then.
         checkpoint: Where Spark keeps its position, else in _checkpoint there; the two belong together for ever.
         available_now: End when what is there now is done; else go on.
         every: Time between two batches.
@@ -55,7 +57,7 @@ def archive(
     """
     messages = (
         spark.readStream.format("oncelog")
-        .options(**service_options(url, namespace, token))
+        .options(**service_options(url, namespace, token, token_file))
         .option("subscribe", ",".join(topic_names(topics)))
         .option("includeHeaders", "true")
         .option("startingOffsets", starting)

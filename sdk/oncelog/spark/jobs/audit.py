@@ -32,6 +32,7 @@ def audit(
     url: str | None = None,
     namespace: str | None = None,
     token: str | None = None,
+    token_file: str | None = None,
     no_gaps: bool = False,
     report: str | Path | None = None,
     span: int = SPAN,
@@ -46,6 +47,7 @@ def audit(
     Args:
         topics: Topics to audit.
         url, namespace, token: Of the service; else ONCELOG_URL, ``default``, ONCELOG_TOKEN.
+        token_file: Where the token is instead, on each machine; Spark is given no secret then.
         no_gaps: Sequence ids passed over are a violation.
         report: Write a page of HTML with plots there.
         span: See :mod:`oncelog.spark.jobs.audit_pass`.
@@ -53,12 +55,12 @@ def audit(
     Raises TopicNotFound.
     """
     names = topic_names(topics)
-    service = Connection.chosen(url, namespace, token)
+    service = Connection.chosen(url, namespace, token, token_file=token_file)
     ranges = service.client().offsets({name: TopicAsked() for name in names}, service.namespace)
     # Up to where they are stable now, whatever comes while they are read, and again if they are read again.
     frame = (
         spark.read.format("oncelog")
-        .options(**service_options(url, namespace, token))
+        .options(**service_options(url, namespace, token, token_file))
         .option("subscribe", ",".join(ranges))
         .option("startingOffsets", json.dumps({name: known.earliest for name, known in ranges.items()}))
         .option("endingOffsets", json.dumps({name: known.stable for name, known in ranges.items()}))
@@ -77,6 +79,7 @@ def audit_archive(
     url: str | None = None,
     namespace: str | None = None,
     token: str | None = None,
+    token_file: str | None = None,
     offline: bool = False,
     no_gaps: bool = False,
     allow_holes: bool = False,
@@ -94,6 +97,7 @@ def audit_archive(
         path: Directory of Parquet files.
         topics: Else all that the archive holds.
         url, namespace, token: Of the service; else ONCELOG_URL, ``default``, ONCELOG_TOKEN.
+        token_file: Where the token is instead, on each machine; Spark is given no secret then.
         offline: Of an archive: ask no service about it.
         no_gaps: Sequence ids passed over are a violation.
         allow_holes: Of an archive: missing offsets are none.
@@ -104,7 +108,7 @@ def audit_archive(
     names = () if topics is None else topic_names(topics)
     if names:
         frame = frame.where(frame.topic.isin(names))
-    service = None if offline else Connection.chosen(url, namespace, token)
+    service = None if offline else Connection.chosen(url, namespace, token, token_file=token_file)
     return _audit(frame, path, service, span=span, report=report, no_gaps=no_gaps, allow_holes=allow_holes, names=names)
 
 

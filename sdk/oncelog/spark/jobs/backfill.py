@@ -62,6 +62,7 @@ def backfill(
     url: str | None = None,
     namespace: str | None = None,
     token: str | None = None,
+    token_file: str | None = None,
     keep_producers: bool | None = None,
     position: str | None = POSITION,
     checkpoint: str | None = None,
@@ -90,6 +91,7 @@ def backfill(
         topic: Where all rows go; else where their column ``topic`` says.
         name: Under which the service keeps the position; else drawn from path and topic. A DataFrame needs one.
         url, namespace, token: Of the service; else ONCELOG_URL, ``default``, ONCELOG_TOKEN.
+        token_file: Where the token is instead, on each machine; Spark is given no secret then.
         keep_producers: Whether rows keep their producer and sequence id; else if they have both, and positions.
         position: Column of whole numbers by which rows are in order.
         checkpoint: Where Spark keeps its position among files whose rows have none.
@@ -104,9 +106,9 @@ def backfill(
     frame = spark.read.parquet(source) if isinstance(source, str) else source
     ordered = position is not None and position in frame.columns
     keep = _keeps(frame, keep_producers, ordered)
-    connection = Connection.chosen(url, namespace, token)
+    connection = Connection.chosen(url, namespace, token, token_file=token_file)
     sink = {
-        **service_options(url, namespace, token),
+        **service_options(url, namespace, token, token_file),
         **({} if topic is None else {"topic": topic}),
         "keepProducers": str(keep).lower(),
         **dict(options or {}),

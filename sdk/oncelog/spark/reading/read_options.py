@@ -66,7 +66,7 @@ class ReadOptions:
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
         """Read them. Raises ValueError, whose text names the option and never shows a token: also for one that is not known."""
-        given = lower_cased(given)
+        given = lower_cased(given, KNOWN)
         refuse_unknown(given, KNOWN, "source")
         topics, pattern = _topics(given)
         poll_wait_ms = whole_number(given, "pollWaitMs", 0)

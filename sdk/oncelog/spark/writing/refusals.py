@@ -60,7 +60,7 @@ def _advice(error: OncelogError, options: WriteOptions, topic: str | None, reque
     if isinstance(error, RequestTooLarge):
         return _too_large(request)
     if isinstance(error, Unauthorized):
-        return "Give the token as option token, or as ONCELOG_TOKEN where the driver runs"
+        return "Give the token in a file that option tokenFile names, as option token, or as ONCELOG_TOKEN where the driver runs"
     if isinstance(error, SequenceGap) and error.producer == options.producer:
         return _hole(options, error)
     if options.keep_producers and (advice := _of_kept_producers(error)) is not None:

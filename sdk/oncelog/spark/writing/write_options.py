@@ -54,9 +54,9 @@ class WriteOptions:
     """Most messages in one request."""
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> WriteOptions:
+    def parse(cls, given: Mapping[str, str]) -> WriteOptions:
         """From what Spark hands over. Raises ValueError, which names the option: it is unknown, or its value cannot be meant."""
-        given = lower_cased(options)
+        given = lower_cased(given, NAMES)
         refuse_unknown(given, NAMES, "sink")
         staging_ms = whole_number(given, "stagingTimeoutMs", 1)
         parsed = cls(
