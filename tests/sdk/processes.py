@@ -15,7 +15,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import util
+from types import SimpleNamespace
 from typing import Any
 
 from oncelog import Client, Consumer, Producer, Reader, errors
@@ -137,6 +139,84 @@ def pool(url: str, topic: str) -> None:
     for worker in workers:
         worker.join()
     assert [worker.exitcode for worker in workers] == [0, 0, 0]
+
+
+unsent: list[Producer[bytes]] = []
+
+
+def send_without_flushing(url: str, topic: str) -> None:
+    """With so long a linger nothing is sent before the end."""
+    producer = Producer(topic, url=url, linger=3_600)
+    unsent.append(producer)
+    for _ in range(200):
+        producer.send_async(b"child")
+
+
+def billiards_process(url: str, topic: str) -> None:
+    """Billiard has processes of its own, which are none to multiprocessing. They end by the same finalizers, and `os._exit`."""
+
+    def child() -> None:
+        sys.modules["billiard.process"] = SimpleNamespace(current_process=lambda: SimpleNamespace(_parent_pid=os.getppid()))
+        own: Any = util
+        own._finalizer_registry.clear()
+        own._run_after_forkers()
+        send_without_flushing(url, topic)
+        own._exit_function()
+
+    all_ended_well([in_child(child)])
+
+
+class Signal:
+    """A signal of Celery's, as far as what is connected there goes."""
+
+    def __init__(self) -> None:
+        self.receivers: dict[str, Callable[..., None]] = {}
+
+    def connect(self, receiver: Callable[..., None], *, weak: bool, dispatch_uid: str) -> None:
+        assert not weak, "it would be gone"
+        self.receivers.setdefault(dispatch_uid, receiver)
+
+    def send(self, **named: Any) -> None:
+        for receiver in self.receivers.values():
+            receiver(signal=self, **named)
+
+
+def celerys_worker(url: str, topic: str) -> None:
+    """A child of prefork is left by `os._exit`, in the middle of its process; before that it sends a signal."""
+    signals = sys.modules["celery.signals"] = SimpleNamespace(worker_process_shutdown=Signal())  # type: ignore[assignment]
+    Producer(topic, url=url).close()  # it is known to the parent, too
+
+    def child() -> None:
+        send_without_flushing(url, topic)
+        send_without_flushing(url, topic)
+        signals.worker_process_shutdown.send(sender="w", pid=os.getpid(), exitcode=0)
+
+    all_ended_well([in_child(child)])
+
+
+def pools(url: str, topic: str) -> None:
+    """By each way to begin a process. A pool is closed and joined, or its `with` ends its processes by SIGTERM."""
+    for method in ("fork", "spawn", "forkserver"):
+        context = multiprocessing.get_context(method)
+        with context.Pool(1) as pool:
+            pool.starmap(send_without_flushing, [(url, topic)])
+            pool.close()
+            pool.join()
+        with context.Pool(1, end_at_sigterm) as pool:
+            pool.starmap(send_without_flushing, [(url, topic)])
+        with ProcessPoolExecutor(1, context) as executor:
+            executor.submit(send_without_flushing, url, topic).result()
+
+
+def end_at_sigterm() -> None:
+    signal.signal(signal.SIGTERM, end)
+
+
+def end(*_: object) -> None:
+    """It closes before it raises: the process may be ending by itself, and waits for what is sent there."""
+    for each in unsent:
+        each.close(timeout=PATIENCE)
+    sys.exit()
 
 
 def shared_client(url: str, topic: str) -> None:

@@ -145,6 +145,14 @@ def test_what_is_unsent_when_the_interpreter_exits_is_sent(port: RunningService,
     assert "no outcome" not in err
 
 
+@pytest.mark.parametrize(("ways", "messages"), [("billiards_process", 200), ("celerys_worker", 400), ("pools", 9 * 200)])
+def test_what_is_unsent_when_a_process_ends_without_pythons_exit_is_sent(
+    port: RunningService, client: Client, topic: str, ways: str, messages: int
+) -> None:
+    run(port.url, topic, ways)
+    assert payloads(client, f"{topic}-{ways}").count(b"child") == messages
+
+
 def test_what_cannot_be_done_at_the_exit_is_named_and_does_not_hold_it_up(
     house: RunningService, client: Client, topic: str
 ) -> None:

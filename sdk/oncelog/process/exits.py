@@ -1,8 +1,9 @@
 """The end of the interpreter: what is not sent yet is sent within a bound, or named.
 
 The threads that send are daemons, so that a service that does not answer keeps no process from ending. Before they are frozen,
-:func:`at_exit` is called: by ``atexit``, when all other threads have ended; in the children of ``multiprocessing``, which do not
-run ``atexit``, by its own finalizers. A process that is killed, or left by ``os._exit``, calls it never.
+:func:`at_exit` is called: by ``atexit``, when all other threads have ended. Children that are left by ``os._exit`` do not run
+that: those of ``multiprocessing`` and of billiard run finalizers before, and those of Celery's pool, which do not come so far,
+send a signal of Celery's. A process that is killed, or left by ``os._exit`` without a word as one of RQ's is, calls it never.
 """
 
 from __future__ import annotations
@@ -62,9 +63,21 @@ def _arm() -> None:
 
 
 def _arm_child() -> None:
-    process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
-    if process is not None and util is not None and process.parent_process() is not None:
+    """Has what leaves this process by ``os._exit`` call it before. Who does so is loaded already; nothing is imported."""
+    modules = sys.modules
+    util, process, billiard = map(modules.get, ("multiprocessing.util", "multiprocessing.process", "billiard.process"))
+    is_child = process is not None and process.parent_process() is not None
+    if billiard is not None:  # it shares the finalizers, and knows its children by itself
+        is_child = is_child or getattr(billiard.current_process(), "_parent_pid", None) is not None
+    if util is not None and is_child:
         util.Finalize(None, at_exit, exitpriority=0)
+    ends = getattr(modules.get("celery.signals"), "worker_process_shutdown", None)
+    if ends is not None:  # children of its pool alone send it, so it may be connected in their parent
+        ends.connect(_before_exit, weak=False, dispatch_uid=__name__)
+
+
+def _before_exit(**_: object) -> None:
+    at_exit()
 
 
 @atexit.register
