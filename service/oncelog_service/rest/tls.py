@@ -10,6 +10,8 @@ The invariants:
 * The protocol above is told of the connection before the first byte, and of the end after the last. It sees no byte before the
   handshake is done, and what it writes before goes out after.
 * Each byte that OpenSSL wants sent is sent in the same step: also those with which a handshake is refused.
+* In one turn of the event loop no more is looked at than bounds/records.py lets; the rest waits, and nothing more is read
+  meanwhile. Who sends what brings nothing, again and again, is cut off.
 * A handshake that fails, plain HTTP and garbage are no errors of the service: nothing is raised, nothing logged as one.
 """
 
@@ -25,6 +27,7 @@ from typing import Any, Protocol, cast
 
 from oncelog.errors import InvalidRequest, Unauthorized
 from oncelog_service.rest.answer import refusal
+from oncelog_service.rest.bounds.records import Records
 from oncelog_service.rest.certificates import end_of, name_in
 from oncelog_service.rest.exchange import Exchange, Head
 
@@ -62,6 +65,15 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         """None until the first byte has come."""
         self._is_up = False
         """The handshake is done."""
+        self._records = Records()
+        self._pending = b""
+        """What has come and waits for the next turn."""
+        self._turn: asyncio.Handle | None = None
+        """The next one, where something waits for it."""
+        self._held = False
+        """The protocol above wants nothing more for now."""
+        self._reads = True
+        """The transport below is not paused."""
         self._over = False
         """Nothing that comes is looked at any more."""
         self._waiting: list[bytes] = []
@@ -78,8 +90,10 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         self._above.connection_made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
+        for waiting in (self._alarm, self._turn):
+            if waiting is not None:
+                waiting.cancel()
+        self._pending = b""
         self._above.connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -96,12 +110,50 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
                 self._refuse_plain(data)
                 return
             self._tls = self._choose().wrap_bio(self._come, self._to_go, server_side=True)
+        self._pending += data
+        if self._turn is None:
+            self._take_turn()
+
+    def _take_turn(self) -> None:
+        """Looks at as much of what has come as one turn of the event loop may; the rest has the next one."""
+        self._turn = None
+        if not (self._over or (self._held and self._is_up)):
+            size, ended = self._records.cut(self._pending)
+            data, self._pending = self._pending[:size], self._pending[size:]
+            self._look_at(data, ended)
+        self._read_on()
+
+    def _look_at(self, data: bytes, ended: int) -> None:
+        """``ended``: so many records do in these bytes."""
         self._come.write(data)
         try:
-            if self._is_up or self._shake_hands():
-                self._read()
+            if self._is_up:
+                self._read(ended)
+            elif self._shake_hands():
+                self._read(0)  # what may lie behind the handshake in this turn
+            elif self._records.count(ended, 0, 0):
+                self._cut_off()
         except ssl.SSLError as error:
             self._fail(error)
+
+    def _read_on(self) -> None:
+        """Has what waits have its turn, and reads from the transport where nothing waits that came before."""
+        if self._over:
+            self._pending, self._held = b"", False
+        if self._below.is_closing():
+            return
+        if self._pending and not self._held and self._turn is None:
+            self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
+        reads = not (self._pending or self._held)
+        if reads != self._reads:
+            self._reads = reads
+            (self._below.resume_reading if reads else self._below.pause_reading)()
+
+    def _cut_off(self) -> None:
+        """It sends for nothing what costs us something."""
+        _log.info("cut off %s: too many records of TLS that bring nothing", self.get_extra_info("peername"))
+        self._over = True
+        self._below.abort()
 
     # --- the handshake, and what comes behind it
 
@@ -115,6 +167,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
             return False
         self._flush()
         self._is_up = True
+        self._records.begins_anew()
         self._learn_name(self._tls)
         waiting, self._waiting = self._waiting, []
         for data in waiting:
@@ -133,21 +186,24 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
             except ValueError as error:
                 above.nameless = Unauthorized(f"the client's certificate is nobody's: {error}")
 
-    def _read(self) -> None:
-        """Hands on all that can be decrypted, in one piece, as it came."""
+    def _read(self, ended: int) -> None:
+        """Hands on all that can be decrypted, in one piece, as it came. ``ended``: so many records may bring something."""
         assert self._tls is not None
-        parts, ended = list[bytes](), False
+        parts, is_last = list[bytes](), False
         try:
             while part := self._tls.read(_RECORD_BYTES):
                 parts.append(part)
-            ended = True  # the client has said so
+            is_last = True  # the client has said so
         except ssl.SSLWantReadError:
             pass
         finally:
             self._flush()
-            if parts:
-                self._above.data_received(parts[0] if len(parts) == 1 else b"".join(parts))
-        if ended:
+            data = parts[0] if len(parts) == 1 else b"".join(parts)
+            if self._records.count(ended, len(parts), len(data)):
+                self._cut_off()
+            elif parts:
+                self._above.data_received(data)
+        if is_last:
             self._below.close()
 
     def _fail(self, error: ssl.SSLError) -> None:
@@ -172,6 +228,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         self._over = True
         if self._below.can_write_eof():
             self._below.write_eof()
+        self._read_on()
 
     def _flush(self) -> None:
         if self._to_go.pending and not self._below.is_closing():
@@ -242,13 +299,15 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         return self._closing or self._below.is_closing()
 
     def pause_reading(self) -> None:
-        self._below.pause_reading()
+        self._held = True
+        self._read_on()
 
     def resume_reading(self) -> None:
-        self._below.resume_reading()
+        self._held = False
+        self._read_on()
 
     def is_reading(self) -> bool:
-        return self._below.is_reading()
+        return not self._held
 
     def get_write_buffer_size(self) -> int:
         return self._below.get_write_buffer_size() + sum(map(len, self._waiting))
