@@ -83,6 +83,9 @@ async def test_a_commit_without_messages_forgets_no_topic_of_the_one_before(hous
     await house.commit("u", sequence_id=2, **LOADER)
     await made_anew(house, "a")
     await refused(CommitGone, house.commit("v", {"a": messages("1")}, sequence_id=1, **LOADER))
+    await refused(CommitGone, house.commit("w", {"a": messages("2")}, sequence_id=2, **LOADER))
+    twin = await house.commit("x", sequence_id=2, **LOADER)  # of which nothing can be gone
+    assert (twin.state, twin.original, twin.topics) == ("duplicate", "u", [])
 
 
 # --- what a store of before these were kept says

@@ -377,7 +377,7 @@ class Endings:
         if lost is not None:
             raise lost
         same = original.sequence_id == request.sequence_id
-        if same and went:
+        if same and went and original.messages:
             concerned = dict.fromkeys(TopicRef(*each[:3]) for each in went)
         became = outcome(
             transaction,

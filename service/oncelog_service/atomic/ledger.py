@@ -196,7 +196,7 @@ class Ledger:
         ended = await self.find_ended(row.transaction)  # the row is older than such notes; the outcome is kept for a time
         if ended is None or ended.outcome.sequence_id != row.sequence_id:
             return None
-        return written_by(ended.outcome)
+        return written_by(ended.outcome) or None  # one without messages says nothing of those before it
 
     async def no_longer(self, id: str, by: str | None = None, right: Right = Right.ADMIN) -> OncelogError:  # noqa: A002
         """Returns the reason why nothing can be done with the transaction of this id. Raises NotAllowed: it is not ``by``'s."""

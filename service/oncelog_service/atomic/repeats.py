@@ -76,9 +76,10 @@ async def gone(
     number = request.sequence_id
     assert number is not None  # it is taken
     same = number == original.sequence_id
+    wrote = same and original.messages > 0  # else it went nowhere itself, and its row says where those before it did
     for each in [Written(*name, 0) for name in sorted(concerned)] if went is None else went:
         now = await generation_of(each.namespace, each.topic)
-        if now is None or not (same or (each.namespace, each.topic) in concerned):
+        if now is None or not (wrote or (each.namespace, each.topic) in concerned):
             continue
         if now == (each.generation or 1) and (same or each.since is None or number >= each.since):
             continue
