@@ -215,6 +215,8 @@ class TransactionNotFound(NotFound):
     write_pointer: int
     transaction: str
     """Of an atomic commit: its id."""
+    forgotten: bool
+    """True: the number of the write pointer lies among those that were handed out here longer ago than outcomes are kept."""
 
 
 class GroupProducerNotFound(NotFound):
@@ -261,7 +263,7 @@ class TransactionPrepared(OncelogError, status=409):
 
 
 class UnknownWritePointer(OncelogError, status=409):
-    """The transaction service never handed out this write pointer, and no other service's are taken here; nothing was stored."""
+    """The transaction service does not know this write pointer, and no other service's is taken here; nothing was stored."""
 
     write_pointer: int
 
@@ -612,6 +614,7 @@ def from_problem(problem: Mapping[str, Any], status: int) -> OncelogError:
 _KINDS: dict[str, Callable[[Any], bool]] = {
     "int": lambda value: type(value) is int and -(2**63) <= value < 2**63,
     "str": lambda value: isinstance(value, str),
+    "bool": lambda value: isinstance(value, bool),
     "list[str]": lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
     "dict[str, str]": lambda value: isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),
     "None": lambda value: value is None,

@@ -145,7 +145,7 @@ class Settings(HasOrigins):
     """Every transaction has ended after this."""
     foreign_write_pointers: bool = False
     """Whether another transaction service is in use, too: then messages are taken under write pointers that ours never handed
-    out, unless their number says that they are older than a transaction may become."""
+    out, unless their number says that they are older than a transaction may become, or could be one of ours."""
     assigned_producer_seconds: float = Field(default=90_000.0, gt=0)
     """A name that the service assigned to a producer without one ends when it was not used for so long."""
     atomic_timeout_seconds: float = Field(default=60.0, gt=0)

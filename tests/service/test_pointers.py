@@ -14,17 +14,19 @@ from oncelog.wire.requests import ConsumeRequest, PublishRequest
 from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
 from oncelog_service.cluster.leases import Lease
 from oncelog_service.log import settling
+from oncelog_service.log.groups.held import held_messages
 from oncelog_service.log.groups.pointers import WritePointers
 from oncelog_service.log.limits import Limits
 from oncelog_service.log.read.pages import AS_ONCELOG
 from oncelog_service.storage.memory import Disk
+from oncelog_service.storage.port import Table
 from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.transactions.port import Owned
 from tests.model.maps import entries
 from tests.patience import PATIENCE
 from tests.service.house import BEGIN, PARTICIPANT, opened, turns
 from tests.world.clock import ManualClock
-from tests.world.disk import Gate
+from tests.world.disk import Gate, crashed
 
 LIFETIME_MS = 90_000_000
 FOREIGN = BEGIN * POINTERS_PER_MS + 123
@@ -309,6 +311,65 @@ async def test_what_a_foreign_pointer_has_left_counts_for_good_a_millisecond_aft
         assert not house.log.dedup.fold.unsettled
         assert house.log.inspection.row_state(house.log.inspection.glance(), FOREIGN, 0) == "committed"
         await refused(house.log.publish(PublishRequest([b"x"], write_pointer=FOREIGN)))
+
+
+def put_back(disk: Disk, to: Disk) -> Disk:
+    """The transaction service's part of the disk as it was earlier, beside the topic as it is."""
+    found = crashed(disk)
+    for table in (Table.TRANSACTION_EDIT, Table.TRANSACTION_SNAPSHOT, Table.OUTCOME, Table.STORE_ID):
+        found.tables[table] = dict(to.tables[table])
+    return found
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("committed", [False, True])
+async def test_what_a_transaction_service_lost_since_it_was_put_back_never_counts_by_its_age(both: bool, committed: bool) -> None:
+    disk, clock, limits = Disk(), ManualClock(), Limits(foreign_write_pointers=both)
+    async with opened(disk, clock, limits) as house:
+        await house.transactions.commit(await house.start())
+    before = crashed(disk)
+    async with opened(disk, clock, limits, clean=False) as house:
+        lost = await house.start()
+        await house.log.publish(PublishRequest([b"x"], write_pointer=lost))
+    disk = put_back(disk, before)
+    for _ in range(2):
+        async with opened(disk, clock, limits, clean=False) as house:
+            with pytest.raises(UnknownWritePointer):
+                await house.log.publish(PublishRequest([b"late"], write_pointer=lost))
+            clock.advance(2 * LIFETIME_MS)
+            await house.transactions.commit(await house.start())  # so there are younger ones that it knows
+            clock.advance(2 * LIFETIME_MS)
+            while await house.transactions.forget_outcomes():
+                pass
+            await house.log.settling.settle_expired()
+            await house.log.settling.settle_all_ended()
+            [held] = held_messages(house.log.dedup.fold.unsettled)
+            assert (held.write_pointer, held.messages) == (lost, 1)
+    async with opened(disk, clock, limits) as house:
+        await house.log.settling.end_foreign(lost, committed)
+        assert not house.log.dedup.fold.unsettled
+    assert [each.counts for each in entries(disk.tables, "orders")] == [committed]
+
+
+async def test_what_has_committed_counts_also_when_its_outcome_is_forgotten_before_a_snapshot_holds_it() -> None:
+    """A topic with more producers than messages takes none for days, and is killed."""
+    disk, clock = Disk(), ManualClock()
+    for _ in range(2):
+        async with opened(disk, clock, clean=False) as house:
+            pointer = await house.start()
+            pointer = (await house.transactions.checkpoint(pointer)).write_pointer
+            await house.log.publish(PublishRequest([b"x"], write_pointer=pointer))
+            await house.transactions.commit(pointer)
+            await house.log.settle(pointer, True)
+            await house.transactions.acknowledge(pointer, PARTICIPANT)
+            await house.writer.drained()
+    clock.advance(2 * LIFETIME_MS)
+    async with opened(disk, clock, clean=False) as house:
+        clock.advance(2 * LIFETIME_MS)
+        assert await house.transactions.forget_outcomes() == 4
+        assert len(house.log.dedup.fold.unsettled) == 2
+        await house.log.settling.settle_all_ended()
+        assert not house.log.dedup.fold.unsettled
 
 
 @pytest.mark.parametrize("step_ms", [-2 * LIFETIME_MS, 2 * LIFETIME_MS])

@@ -88,7 +88,7 @@ class Client:
         """One to write under, mostly of a transaction in progress, now and then of one that has ended, or a foreign one."""
         if self.random.random() < 0.08:
             self._serial += 1
-            self.facts.foreign.append(self.world.clock.ms * POINTERS_PER_MS + 500_000 + self._serial)
+            self.facts.foreign.append(self.world.clock.ms * POINTERS_PER_MS + self._serial)
         if self.facts.foreign and self.random.random() < 0.15:
             return self.random.choice(self.facts.foreign[-3:])
         begun = list(self.facts.begun.values())[-12:]

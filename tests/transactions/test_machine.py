@@ -33,6 +33,11 @@ SHORT, LONG = TransactionType.SHORT, TransactionType.LONG
 LIFETIME_MS = 1_000
 
 
+def own(pointer: int) -> int:
+    """The pointer, or the first one of the upper half of its millisecond."""
+    return max(pointer, pointer // 1_000_000 * 1_000_000 + 500_000)
+
+
 @dataclass
 class Known:
     """Everything about one transaction, for ever."""
@@ -135,7 +140,7 @@ class Transactions:
         last = max((pointer for known in self.all for pointer in known.pointers), default=0)
         assert self.run(None, decisions.start, kind, lifetime_ms, self.now_ms, owner) == 1
         pointer = self.state.last
-        assert pointer == max(last + 1, self.now_ms * 1_000_000)
+        assert pointer == own(max(last + 1, self.now_ms * 1_000_000 + 500_000))
         transaction = self.state.transaction(pointer)
         shorts = [known.pointers[0] for known in self.all if known.open and known.kind is SHORT]
         known = Known([pointer], kind, self.step, lifetime_ms, self.committed_pointers(), owner)

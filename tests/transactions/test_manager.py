@@ -20,11 +20,17 @@ from oncelog.errors import (
 from oncelog.wire.models import TransactionState
 from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
 from oncelog_service.reading import read
-from oncelog_service.storage.memory import Disk
+from oncelog_service.storage.keys import SNAPSHOT_SLOTS
+from oncelog_service.storage.memory import Disk, MemoryStore
+from oncelog_service.storage.port import Batch, StoreDamaged, Table
 from oncelog_service.transactions import manager as manager_module
+from oncelog_service.transactions.edits import Started
 from oncelog_service.transactions.limits import TransactionLimits
 from oncelog_service.transactions.manager import TransactionManager
+from oncelog_service.transactions.openings import KEPT, Opening, find_openings, may_know, put_openings
 from oncelog_service.transactions.port import Owned
+from oncelog_service.transactions.snapshot import encode_snapshot
+from oncelog_service.transactions.state import TransactionsState
 from tests.patience import PATIENCE
 from tests.transactions.house import BILLS, LONG, ORDERS, SHORT, opened, with_invalid
 from tests.world.clock import ManualClock
@@ -280,3 +286,59 @@ async def test_starting_with_ten_thousand_invalid_transactions_takes_less_than_f
             await manager.invalidate(transaction.transaction_id)  # so that the list is another one each time
         assert len(transaction.invalids) == 10_019
         assert min(took) < 0.005  # the others were held up by whatever else this machine does
+
+
+# --- where pointers lie
+
+
+@pytest.mark.parametrize(
+    ("last", "following"),
+    [(10**6 - 1, 10**6 + 500_000), (500_001, 500_002), (7, 500_000), (3 * 10**6, 3 * 10**6 + 500_000)],
+    ids=["the half is used up", "it is not", "an older version's", "an older version's, by a clock that was ahead"],
+)
+async def test_pointers_are_of_the_upper_half_of_a_millisecond_and_go_on_in_that_of_the_next(last: int, following: int) -> None:
+    disk, batch, state = Disk(), Batch(), TransactionsState()
+    state.apply(Started(last, SHORT, 30_000))
+    batch.put(Table.TRANSACTION_SNAPSHOT, SNAPSHOT_SLOTS[0], encode_snapshot(state))
+    MemoryStore(disk).write([batch])
+    async with opened(disk, ManualClock(0)) as house:
+        assert (await house.manager.checkpoint(last)).write_pointer == following
+        assert (await house.manager.start(SHORT)).write_pointer == following + 1
+        await house.manager.commit(last)
+
+
+async def test_it_says_which_pointers_it_has_forgotten_over_many_openings_and_of_none_that_it_never_knew() -> None:
+    disk, clock, known, never = Disk(), ManualClock(), [], []
+    for opening in range(300):
+        async with opened(disk, clock, clean=opening % 2 == 0) as house:
+            if opening % 3:
+                known.append((await house.manager.start(SHORT)).write_pointer)
+                await house.manager.abort(known[-1])
+                clock.advance(1)
+                never.append(clock.ms * POINTERS_PER_MS + 500_000)
+            clock.advance(1_000)
+    async with opened(disk, clock) as house:
+        assert not any([await house.manager.forgotten(each) for each in known]), "too young"
+        clock.advance(200_000_000)
+        assert all([await house.manager.forgotten(each) for each in known])
+        while await house.manager.forget_outcomes():
+            pass
+        for each, expected in ((known[0], True), (never[0], None), (known[0] - 1, None)):
+            with pytest.raises(TransactionNotFound) as refusal:
+                await house.manager.show(each)
+            assert refusal.value.forgotten is expected
+        assert not any([await house.manager.forgotten(each) for each in never])
+
+
+def test_of_the_openings_that_handed_pointers_out_the_newest_are_kept() -> None:
+    openings, batch, disk = [Opening(2 * each, 2 * each + 1) for each in range(KEPT + 9)], Batch(), Disk()
+    put_openings(batch, openings)
+    MemoryStore(disk).write([batch])
+    found = find_openings(MemoryStore(disk))
+    assert found == openings[-KEPT:]
+    assert not may_know(found, 10**6, openings[8].first)
+    assert may_know(found, 10**6, openings[9].first)
+    for damaged in (b"x", b"00"):
+        disk.tables[Table.STORE_ID][b"pointers"] = damaged
+        with pytest.raises(StoreDamaged):
+            find_openings(MemoryStore(disk))

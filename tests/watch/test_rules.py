@@ -65,6 +65,10 @@ CASES: list[tuple[str, str, Mapping[str, Any], Mapping[str, Any] | None, list[st
         "topic_held", "warning", held(LONG_HELD_MS - 1, state=None, producers=("pos",)), None,
         ["producer pos", "oncelog topic settle --rolled-back --namespace shop orders 77"],
     ),
+    (
+        "topic_held", "warning", {"held": (Held("shop", "orders", NOW * 10**6 + 500_000, NOW - 60_000, 12),)}, None,
+        ["put back to an earlier time", "never counts by its age", f"--rolled-back --namespace shop orders {NOW}500000"],
+    ),
     ("topic_held", "warning", held(60_000, state="in_progress", resource="db1"), None, ["db1 decides", "SqlParticipant.recover"]),
     ("topic_held", "warning", held(60_000, state="committed"), None, ["committed", "oncelog tx show 77"]),
     (

@@ -127,9 +127,9 @@ class TransactionCalls(Calls):
         return parse(list[HeldMessages], await self._get(topic_path(namespace, topic) + "/held", {"limit": str(limit)}))
 
     async def end_held(self, topic: str, write_pointer: int, *, committed: bool, namespace: str = DEFAULT_NAMESPACE) -> None:
-        """End another service's write pointer on a topic: its messages count from now on, or are rolled back.
+        """End a write pointer that the transaction service does not know, on a topic: its messages count, or are rolled back.
 
-        Raises TransactionNotFound: nothing is held back under it. TransactionNotInProgress: it is of our own transaction service.
+        Raises TransactionNotFound: nothing is held back under it. TransactionNotInProgress: the transaction service knows it.
         """
         body = EndHeld(committed=committed).to_wire()
         await self._post(f"{topic_path(namespace, topic)}/held/{write_pointer}", body, idempotent=False)

@@ -411,7 +411,8 @@ class HeldMessages(Resource):
     producers: list[str]
     """The named producers among those who published them."""
     state: TransactionState | None = None
-    """What the transaction service says of it; None: it never handed this pointer out, or cannot be asked now."""
+    """What the transaction service says of it; None: it does not know this pointer, which is another service's or was handed out
+    in a time that it was put back behind; or it cannot be asked now."""
 
 
 class HeldOnTopic(HeldMessages):
@@ -422,7 +423,7 @@ class HeldOnTopic(HeldMessages):
 
 
 RowState = Literal["in_progress", "committed", "rolled_back", "invalid", "unknown"]
-"""What became of the transaction of a row. ``unknown``: it is of another transaction service, and has not ended here."""
+"""What became of the transaction of a row. ``unknown``: our transaction service does not know it, and it has not ended here."""
 
 
 class InspectedRow(Resource):
@@ -477,7 +478,7 @@ class InspectedPayload(Resource):
 
 
 class EndHeld(Request):
-    """An operator's request that ends a write pointer of another transaction service on one topic."""
+    """An operator's request that ends, on one topic, a write pointer that our transaction service does not know."""
 
     committed: bool
     """Whether its messages count from now on; otherwise they are rolled back."""

@@ -23,7 +23,19 @@ from oncelog.errors import InvalidTransaction
 NO_SHORT = 2**63 - 1
 """``firstShort`` where no short transaction is in progress (Tephra's NO_TX_IN_PROGRESS)."""
 POINTERS_PER_MS = 1_000_000
-"""Ids of transactions begin with the time: ``max(last + 1, now_ms * 1_000_000)``. So a pointer's age is in it."""
+"""Ids of transactions begin with the time, so a pointer's age is in it: ``max(last + 1, now_ms * 1_000_000 + 500_000)``."""
+_OWN_FROM = 500_000
+"""Of each millisecond the upper half is ours. Tephra counts up from its beginning: ``max(last + 1, now_ms * 1_000_000)``."""
+
+
+def is_own(pointer: int) -> bool:
+    """Whether the pointer lies where our transaction service hands them out, and Tephra gets only while its clock is behind."""
+    return pointer % POINTERS_PER_MS >= _OWN_FROM
+
+
+def next_own(pointer: int) -> int:
+    """The first pointer from this one on that is ours to hand out."""
+    return pointer if is_own(pointer) else pointer - pointer % POINTERS_PER_MS + _OWN_FROM
 
 
 class TransactionType(IntEnum):

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from oncelog.errors import OncelogError
+from oncelog.wire.transaction import is_own
 from oncelog_service.cli.frame.table import lines
 from oncelog_service.logs import printable
 
@@ -113,7 +114,8 @@ def iso_time(ms: int | None) -> str | None:
 def held_text(held: HeldMessages) -> str:
     """What is held back under one write pointer, as people read it."""
     whose = f" of {', '.join(held.producers)}" if held.producers else ""
-    state = held.state or "of no transaction known here"
+    unknown = "ours, but not known any more" if is_own(held.write_pointer) else "of no transaction known here"
+    state = held.state or unknown
     return f"{held.messages} messages{whose} from offset {held.first_offset} since {iso_time(held.since_ms)} ({state})"
 
 

@@ -25,7 +25,7 @@ class Limits:
     max_transaction_lifetime_ms: int = 90_000_000
     """Older write pointers of another transaction service are refused, and what is in the log under them is settled."""
     foreign_write_pointers: bool = False
-    """Whether write pointers are taken that our transaction service never handed out."""
+    """Whether write pointers are taken that ours never handed out and that lie where it hands out none."""
     assigned_producer_ms: int = 90_000_000
     """A name that the service assigned ends when it was not used for so long."""
     max_topics: int | None = None

@@ -25,6 +25,7 @@ from oncelog.errors import (
 )
 from oncelog.wire.models import TransactionState
 from oncelog.wire.requests import Rollback
+from oncelog.wire.transaction import is_own
 from oncelog_dedup import Run
 from oncelog_service.log.memory import Memory
 from oncelog_service.log.open_topic import OpenTopic
@@ -82,7 +83,8 @@ class Settling:
             under: the write pointer of the request that asks; what is to be rolled back then stays.
 
         Returns:
-            The others, each with its state; None: another service's, and young enough to be undecided.
+            The others, each with its state; None: another service's, and young enough to be undecided; or one that ours does not
+            know, since it was put back to an earlier time.
 
         Raises TransactionsUnavailable: nobody says how they ended; they stay unsettled.
         """
@@ -90,14 +92,20 @@ class Settling:
         left: dict[int, TransactionState | None] = {}
         for pointer in pointers:
             state = states.get(pointer)
-            # Nobody knows any more how it ended, and it is older than any transaction may become: then it counts.
-            committed = state == "committed" or (state is None and self._pointers.expired(pointer))
+            committed = state == "committed" or (state is None and await self._counts_by_age(pointer))
             # A request under a pointer of its own must not wait for those under another: two of them could for each other.
             if committed or (state in ("aborted", "invalid") and under is None):
                 await self.settle(pointer, committed)
             else:
                 left[pointer] = state
         return left
+
+    async def _counts_by_age(self, pointer: int) -> bool:
+        """Whether what nobody knows the end of counts, since it is older than any transaction may become.
+
+        Where ours are handed out only what ours has certainly dealt with and forgotten: what it never knew may have been aborted.
+        """
+        return self._pointers.expired(pointer) and (not is_own(pointer) or await self._transactions.forgotten(pointer))
 
     async def settle_all_ended(self) -> None:
         """Settle every transaction with messages here that has ended or is too old. Raises as :meth:`settle_ended`."""
@@ -108,11 +116,11 @@ class Settling:
         await self.settle_ended([pointer for pointer in self._fold.unsettled if self._pointers.expired(pointer)])
 
     async def end_foreign(self, pointer: int, committed: bool) -> None:
-        """End another service's write pointer on this topic, at an operator's word: nothing more is taken under it while the
-        topic is open.
+        """End a write pointer on this topic that our transaction service does not know, at an operator's word: nothing more is
+        taken under it while the topic is open.
 
         Raises:
-            TransactionNotInProgress: our own transaction service handed it out; what ends it there ends it here.
+            TransactionNotInProgress: our own transaction service knows it; what ends it there ends it here.
             TransactionNotFound: nothing is held back under it. TransactionsUnavailable: whose it is cannot be asked.
         """
         state = (await self._transactions.states([pointer])).get(pointer)

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import TypeAlias
 
 from oncelog.errors import InvalidRequest, TransactionConflict
-from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
+from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType, next_own
 from oncelog_service.transactions.edits import (
     Aborted,
     Acknowledged,
@@ -35,7 +35,8 @@ def start(state: TransactionsState, kind: TransactionType, lifetime_ms: int, now
 
 
 def _next_pointer(state: TransactionsState, now_ms: int) -> int:
-    return max(state.last + 1, now_ms * POINTERS_PER_MS)
+    """Returns one above all that were handed out, from the half of a millisecond that is ours."""
+    return next_own(max(state.last + 1, now_ms * POINTERS_PER_MS))
 
 
 def _judged(state: TransactionsState, pointer: int, move: Move) -> tuple[int, Phase]:

@@ -85,6 +85,7 @@ class LeasedTransactions:
     list = _asked(Transactions.list)
     prune = _asked(Transactions.prune)
     states = _asked(Transactions.states)
+    forgotten = _asked(Transactions.forgotten)
     root = _asked(Transactions.root)
     unacknowledged = _asked(Transactions.unacknowledged)
     acknowledge = _asked(Transactions.acknowledge)

@@ -39,9 +39,10 @@ from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.transactions import decisions
 from oncelog_service.transactions.decisions import Edits
 from oncelog_service.transactions.edit_log import EditLog
-from oncelog_service.transactions.edits import Aborted, Committed, Edit, Invalidated
+from oncelog_service.transactions.edits import Aborted, Checkpointed, Committed, Edit, Invalidated, Started
 from oncelog_service.transactions.lifetimes import Lifetimes
 from oncelog_service.transactions.limits import TransactionLimits
+from oncelog_service.transactions.openings import Opening, may_know, put_openings
 from oncelog_service.transactions.outcomes import Outcome, encode_outcome, oldest_outcomes, read_outcomes
 from oncelog_service.transactions.port import MayAppear, Owned
 from oncelog_service.transactions.recovery import Recovered, recover
@@ -91,6 +92,9 @@ class TransactionManager:
         self._clock = clock
         self._steady = SteadyClock(clock)
         self._first_ms = recovered.first_ms
+        self._openings = recovered.openings
+        self._is_noted = False
+        """Whether this one is among them, which it is as soon as it has handed out a pointer."""
         self._store_id = store_id
         self._recent: dict[int, Outcome] = {}
         self._more_ended = asyncio.Event()
@@ -201,7 +205,7 @@ class TransactionManager:
         if status is None:
             outcome = await self._outcome(pointer)
             if outcome is None:
-                raise not_found(pointer)
+                raise not_found(pointer, self._forgotten(pointer))
             status = TransactionStatus(write_pointer=outcome.root, state=outcome.state, owner=outcome.owner)
         await self._durable()
         _check_owner(pointer, status.owner, by, Right.OPERATE)
@@ -269,6 +273,15 @@ class TransactionManager:
                 found[pointer] = outcome.state
         await self._durable()
         return found
+
+    async def forgotten(self, pointer: int) -> bool:
+        """See the port. Durable: what was handed out so long ago is."""
+        self._check_open()
+        return self._forgotten(pointer)
+
+    def _forgotten(self, pointer: int) -> bool:
+        age_ms = self._steady.now_ms() - pointer // POINTERS_PER_MS
+        return age_ms > self.limits.max_lifetime_ms and may_know(self._openings, self.state.last, pointer)
 
     async def root(self, pointer: int) -> int | None:
         """See the port. That it is in progress is durable no later than what is submitted to the same writer next."""
@@ -451,7 +464,13 @@ class TransactionManager:
         for pointer, outcome in ended:
             self._recent.pop(pointer, None)  # the newest stand last
             batch.put(Table.OUTCOME, outcome_key(pointer), encode_outcome(outcome))
+        first = None if self._is_noted else next(filter(None, map(_handed_out, edits)), None)
+        opening = [] if first is None else [Opening(self.state.last, first)]
+        if opening:
+            put_openings(batch, [*self._openings, *opening])
         done = self._log.append(self.state, edits, batch)
+        self._openings += opening
+        self._is_noted = self._is_noted or bool(opening)
         self._writer.counts.transactions.update(map(type, edits))
         if ended:
             for pointer, _ in ended:
@@ -523,6 +542,11 @@ def _asking(may: MayAppear | None, decide: Decide) -> Decide:
         return edits
 
     return decided
+
+
+def _handed_out(edit: Edit) -> int | None:
+    """Returns the pointer that an edit hands out."""
+    return edit.pointer if isinstance(edit, Started) else edit.checkpoint if isinstance(edit, Checkpointed) else None
 
 
 def _open_status(transaction: OpenTransaction, expires_ms: int, store_id: str) -> TransactionStatus:

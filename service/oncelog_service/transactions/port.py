@@ -107,6 +107,14 @@ class Transactions(Protocol):
         of others are left out."""
         ...
 
+    async def forgotten(self, pointer: int) -> bool:
+        """Returns whether this service has handed a pointer out, whose state it does not know, and has forgotten how it ended.
+
+        Before it forgets, every participant has dealt with the end: what still stands under the pointer has committed. Else it is
+        another service's; or this one was put back to an earlier time, and nobody knows.
+        """
+        ...
+
     async def root(self, pointer: int) -> int | None:
         """Returns the id of the transaction in progress that this pointer belongs to; None for one that was never handed
         out here.

@@ -15,6 +15,7 @@ from oncelog_service.storage.keys import AFTER_NUMBERS, SNAPSHOT_SLOTS, edit_key
 from oncelog_service.storage.pieces import get_pieces
 from oncelog_service.storage.port import Store, StoreDamaged, Table
 from oncelog_service.transactions.edits import EDITS
+from oncelog_service.transactions.openings import Opening, find_openings
 from oncelog_service.transactions.snapshot import decode_snapshot
 from oncelog_service.transactions.state import TransactionsState
 
@@ -31,6 +32,8 @@ class Recovered(NamedTuple):
     """The number of the oldest edit that is still stored, or of the next one."""
     first_ms: int
     """No pointer that is handed out from now on is of an earlier time: an earlier incarnation of the store may have had it."""
+    openings: list[Opening]
+    """Those that have handed out write pointers before this one."""
 
 
 def recover(store: Store) -> Recovered:
@@ -48,7 +51,7 @@ def recover(store: Store) -> Recovered:
     if not any(states) and any(each is not None for each in stored) and store.get(Table.TRANSACTION_EDIT, edit_key(1)) is None:
         raise StoreDamaged("no snapshot of the transactions is valid and their first edits are deleted; restore a backup")
     EDITS.replay(store, edit_key, state.number + 1, state.apply)
-    return Recovered(state, numbers, first, find_incarnation(store).pointers_ms)
+    return Recovered(state, numbers, first, find_incarnation(store).pointers_ms, find_openings(store))
 
 
 def _snapshot(data: bytes) -> TransactionsState | None:

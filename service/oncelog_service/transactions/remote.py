@@ -222,6 +222,14 @@ class RemoteTransactions:
         self._remember_all(pointer for pointer, state in found.items() if state != "in_progress")
         return found
 
+    async def forgotten(self, pointer: int) -> bool:
+        """See the port. One of an older version does not say, and has handed out no pointer that it is asked for."""
+        try:
+            await self.show(pointer)
+        except TransactionNotFound as unknown:
+            return bool(unknown.forgotten)
+        return False
+
     async def root(self, pointer: int) -> int | None:
         """See the port. A pointer whose outcome is no longer kept there counts as foreign; it is too old to publish under."""
         try:

@@ -155,9 +155,9 @@ def judge(pointer: int, phase: Phase, move: Move) -> Phase:
     )
 
 
-def not_found(pointer: int) -> TransactionNotFound:
+def not_found(pointer: int, forgotten: bool = False) -> TransactionNotFound:
     """Returns the refusal of a pointer that was never handed out, or whose outcome is no longer kept."""
-    return TransactionNotFound(f"no transaction {pointer} is known here", write_pointer=pointer)
+    return TransactionNotFound(f"no transaction {pointer} is known here", write_pointer=pointer, forgotten=forgotten or None)
 
 
 # --- the state ----------------------------------------------------------------------------------------------------------

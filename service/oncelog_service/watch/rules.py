@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.overview import SEVERITIES, Alarm
+from oncelog.wire.transaction import is_own
 from oncelog_service.watch.facts import Facts, Held, Member, Refused, Thresholds
 
 MOST_OF_A_KIND = 20
@@ -180,6 +181,9 @@ def _held(facts: Facts, each: Held, age: int) -> Alarm:
     elif each.state is None:
         what += "; no transaction service that could be asked here knows it"
         mend = "If another transaction service handed it out, end it there, or on this topic alone."
+        if is_own(each.pointer):
+            what += ", although its number is one that ours hands out: it may have been put back to an earlier time"
+            mend = "Find out what its client did, and end it on this topic: it never counts by its age, and nobody else ends it."
         settle = f"oncelog topic settle --rolled-back{_names(each.namespace, each.topic, str(each.pointer))}"
         commands = ["oncelog tx list --state held", settle]
     else:

@@ -106,7 +106,7 @@ def settle(
     ],
     yes: Yes = False,
 ) -> None:
-    """End a write pointer of another transaction service on this topic. Those of ours: `tx abort`."""
+    """End a write pointer that our transaction service does not know on this topic. Those that it knows: `tx abort`."""
     become = "count from now on" if committed else "are rolled back"
     session.confirm(f"End write pointer {pointer} on {session.namespace}/{topic}? Its messages {become}, for good.", yes)
     session.client.end_held(topic, pointer, committed=committed, namespace=session.namespace)

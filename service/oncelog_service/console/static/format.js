@@ -45,6 +45,9 @@ export function time(ms) {
   return `${day} ${clock}.${String(at.getMilliseconds()).padStart(3, "0")}`;
 }
 
+/** Of a write pointer that the transaction service does not know: those in the upper half of a millisecond are its own. */
+export const unknown = (pointer) => (BigInt(pointer) % 1000000n < 500000n ? "not known here" : "not known any more");
+
 let ahead = 0; // ms that the service's clock is ahead of the browser's
 
 /** What a service's answer says of its clock, in whole seconds: times are its own, so how long ago they were is told by it. */

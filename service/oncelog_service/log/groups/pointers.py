@@ -3,8 +3,8 @@
 The invariant: nothing is written under a pointer before its topic is enlisted, and nothing more once the transaction has ended
 and the topic was notified (``closing``). Every use is between :meth:`entered` and its end; closing waits for those that are
 under way and refuses the ones that come later. A pointer that our transaction service never handed out is refused, unless a
-setting says that another one is in use; only of those is the age judged. Nobody but its owner (access/owners.py) uses a pointer
-of ours; those of another service have none.
+setting says that another one is in use, and it lies where ours do not; only of those is the age judged. Nobody but its owner
+(access/owners.py) uses a pointer of ours; those of another service have none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, contextmanager
 from weakref import WeakValueDictionary
 
 from oncelog.errors import StorageUnavailable, TransactionNotFound, TransactionNotInProgress, UnknownWritePointer
-from oncelog.wire.transaction import POINTERS_PER_MS
+from oncelog.wire.transaction import POINTERS_PER_MS, is_own
 from oncelog_service.access.owners import check_owner
 from oncelog_service.clock import Clock, SteadyClock
 from oncelog_service.transactions.port import Owned, Transactions
@@ -202,7 +202,7 @@ class WritePointers:
         self._ended_by_hand[pointer] = None
 
     def expired(self, pointer: int) -> bool:
-        """Whether another service's pointer is older than a transaction may become: then its messages are settled.
+        """Whether a pointer that is in no transaction in progress is older than one may become.
 
         A clock that is set forward while the topic is open ages nothing.
         """
@@ -217,6 +217,14 @@ class WritePointers:
             raise UnknownWritePointer(
                 f"write pointer {pointer} was never handed out by the transaction service; those of another service are taken "
                 "where the setting foreign_write_pointers is on",
+                write_pointer=pointer,
+            )
+        if is_own(pointer):
+            raise UnknownWritePointer(
+                f"write pointer {pointer} lies in the upper half of its millisecond, where our transaction service hands them "
+                "out, and it does not know this one. It may be Tephra's, which gets there for some minutes after its clock "
+                "stepped back: begin the transaction again. It may be another oncelog's: share one transaction service "
+                "(`oncelog tx-serve`). Or it is ours, and the transaction service was put back to an earlier time",
                 write_pointer=pointer,
             )
         if pointer in self._ended_by_hand:

@@ -1,4 +1,4 @@
-"""Shows what topics hold back under write pointers that are not decided, and lets an operator end those of other services."""
+"""Shows what topics hold back under write pointers that are not decided, and lets an operator end those nobody here knows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def on_topic(call: Call) -> list[HeldMessages]:
     """What the topic holds back: one entry for each write pointer, that of the oldest message first, at most `limit`.
 
     The first one is what its consumers, Spark, snapshots and retention stop at. `state` is what the transaction service says of
-    it; null: it never handed this pointer out, or cannot be asked now.
+    it; null: it does not know this pointer, or cannot be asked now.
     """
     log = await call.log()
     return await _with_states(call, held_messages(log.dedup.fold.unsettled, query_limit(call)))
@@ -45,9 +45,10 @@ async def everywhere(call: Call) -> list[HeldOnTopic]:
 
 
 async def end(call: Call, asked: EndHeld) -> None:
-    """End a write pointer of another transaction service on this topic: its messages count from now on, or are rolled back.
+    """End a write pointer that our transaction service does not know on this topic: its messages count from now on, or are rolled
+    back.
 
-    Refused for one that our own transaction service handed out: that transaction is ended there, on all its topics.
+    Refused for one that it knows: that transaction is ended there, on all its topics.
     """
     pointer = pointer_of(call)
     call.note(asked)

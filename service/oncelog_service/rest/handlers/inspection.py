@@ -10,8 +10,8 @@ from oncelog_service.rest.routes import Call
 async def rows(call: Call) -> list[InspectedRow]:
     """The rows of the log from the offset `first` on, at most `limit`; also what was rolled back, and whole groups as one row.
 
-    Each says its write pointer and what became of that: `in_progress`, `committed`, `rolled_back` or `invalid`; `unknown`: of
-    another transaction service, and not ended. Of payloads the beginning.
+    Each says its write pointer and what became of that: `in_progress`, `committed`, `rolled_back` or `invalid`; `unknown`: the
+    transaction service does not know it, and it has not ended. Of payloads the beginning.
     """
     log = await call.log()
     return await log.inspection.rows(query_int(call, "first", 0), query_limit(call))

@@ -2,7 +2,7 @@
 
 import { useRef, useState } from "../vendor/htm-preact.js";
 import { call, path, topicPath, useLive, useLoad } from "../api.js";
-import { ago, bytes, count, rate, time } from "../format.js";
+import { ago, bytes, count, rate, time, unknown } from "../format.js";
 import { go, href } from "../route.js";
 import { TopicBar } from "../topics.js";
 import { announce, ask, Badge, Empty, Facts, Field, html, Panel, Table, Wrong } from "../ui.js";
@@ -166,7 +166,7 @@ const STATES = { in_progress: "warning", committed: "good", aborted: "", invalid
 
 const HELD = (namespace, topic, at, reload) => [
   { name: "Write pointer", head: true, cell: (each) => html`<a href=${href("transactions", each.writePointer)}><code>${each.writePointer}</code></a>` },
-  { name: "State", cell: (each) => (each.state ? html`<${Badge} kind=${STATES[each.state]}>${each.state.replace("_", " ")}</>` : html`<${Badge}>not known here</>`) },
+  { name: "State", cell: (each) => (each.state ? html`<${Badge} kind=${STATES[each.state]}>${each.state.replace("_", " ")}</>` : html`<${Badge}>${unknown(each.writePointer)}</>`) },
   { name: "Since", cell: (each) => html`<span title=${time(each.sinceMs)}>${ago(each.sinceMs)}</span>` },
   { name: "From offset", number: true, cell: (each) => html`<a href=${href("messages", namespace, topic, { from: "offset", value: each.firstOffset })}>${count(each.firstOffset)}</a>` },
   { name: "Messages", number: true, cell: (each) => count(each.messages) },

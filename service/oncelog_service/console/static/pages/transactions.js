@@ -2,7 +2,7 @@
 
 import { useState } from "../vendor/htm-preact.js";
 import { call, long, topicPath, useLive } from "../api.js";
-import { ago, count, now, seconds, time } from "../format.js";
+import { ago, count, now, seconds, time, unknown } from "../format.js";
 import { More, usePaged } from "../paged.js";
 import { go, href } from "../route.js";
 import { ask, Badge, Empty, Facts, Field, html, Panel, Table } from "../ui.js";
@@ -95,7 +95,7 @@ function HeldBack({ found, reload, title: heading = "What topics hold back" }) {
         { name: "Topic", head: true, sort: (each) => `${each.namespace}/${each.topic}`,
           cell: (each) => html`<a href=${href("topics", each.namespace, each.topic)}>${each.namespace}/${each.topic}</a>` },
         { name: "Write pointer", cell: (each) => link(each.writePointer) },
-        { name: "State", cell: (each) => (each.state === null ? html`<${Badge} kind="warning">not known here<//>`
+        { name: "State", cell: (each) => (each.state === null ? html`<${Badge} kind="warning">${unknown(each.writePointer)}<//>`
           : html`<${Badge} kind=${STATES[each.state]}>${each.state.replace("_", " ")}<//>`) },
         { name: "Held for", sort: (each) => -each.sinceMs, cell: (each) => since(each.sinceMs) },
         { name: "From offset", number: true, cell: (each) => html`<a
