@@ -7,6 +7,9 @@
     files/<SHA-256>          what a backup holds, each content once
     backups/<number>.json    a backup: its position, and the name, size and SHA-256 of each file
 
+What an archive says is input, as it may be somebody else's: only names that a store's files have become paths, digests are
+digests, and nothing that leads elsewhere is followed (`_backup_of`, `_own_file`).
+
 A backup is there once its note is, which appears whole and last, when all that it names is synced. So whatever a process that is
 killed leaves behind is no backup: at most files that no note names, which go when older backups are deleted, or serve the
 next one. What is taken twice is written once.
@@ -16,6 +19,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -33,6 +38,14 @@ _PART = ".part"
 _BEFORE_THE_MARK = frozenset({"lost+found", "lock", _PART})
 """What a directory may hold that is to become an archive."""
 _PIECE = 2**20
+_NOTE_BYTES = 2**28
+"""Of a note: a million files have no more."""
+_DIGEST = re.compile("[0-9a-f]{64}")
+_ID = re.compile("[0-9a-f]{32}")
+_NAMES = {"leveldb": re.compile(r"[0-9]{6,20}\.(ldb|sst|log)|MANIFEST-[0-9]{6,20}"), "sqlite": re.compile("database")}
+"""How the files of a backup of each kind are called, as storage/files/leveldb_staged.py and storage/sql/sqlite.py give them."""
+_FIXED = (".ldb", ".sst")
+"""End the names of those that never change, which alone are links where a backup is looked at."""
 
 
 class BackupError(Exception):
@@ -109,6 +122,7 @@ class Archive:
             self.path.chmod(0o700)
         if not (self.path / _MARK).exists() and {each.name for each in self.path.iterdir()} - _BEFORE_THE_MARK:
             raise BackupError(f"{self.path} is not empty, and holds no backups; choose an empty directory")
+        self._check_folders()
         with self._locked():
             if not (self.path / _MARK).exists():
                 self._write_note(self.path / _MARK, {"version": _VERSION, "store_id": store_id})
@@ -133,13 +147,20 @@ class Archive:
         if not (self.path / _MARK).is_file():
             raise BackupError(f"there are no backups in {self.path}")
         _read_note(self.path / _MARK)
+        self._check_folders()
+
+    def _check_folders(self) -> None:
+        """Raises BackupError: a folder of it lies elsewhere, where anything may be."""
+        for each in (self.files, self.notes):
+            if each.is_symlink():
+                raise BackupError(f"{each} is a link; what it leads to is no part of an archive")
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         path = self.path / "lock"
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         try:
-            handle = locked(self.path, path, os.O_RDWR)
+            handle = locked(self.path, path, os.O_RDWR | os.O_NOFOLLOW)
         except StoreError as error:
             raise BackupError(f"{error}; whoever takes a backup or deletes older ones holds its lock") from error
         try:
@@ -162,11 +183,9 @@ class Archive:
         if not path.exists():
             raise BackupError(f"there is no backup {number} in {self.path}")
         try:
-            found = _read_note(path)
-            files = tuple(BackedUp(**each) for each in found.pop("files"))
-            return Backup(files=files, **found)
-        except (TypeError, KeyError) as error:
-            raise BackupDamaged(f"{path} is damaged") from error
+            return _backup_of(_read_note(path), number)
+        except (TypeError, KeyError, ValueError) as error:
+            raise BackupDamaged(f"{path} is damaged: it does not say what a backup is") from error
 
     def newest(self) -> Backup:
         """Reads the newest one. Raises BackupDamaged; BackupError: there is none."""
@@ -203,8 +222,8 @@ class Archive:
         sync_directory(self.notes)  # before its files: a backup that lacks some must not come back
         freed = 0
         for path in list(self.files.iterdir()):
-            if path.name not in wanted:
-                freed += path.stat().st_size
+            if _DIGEST.fullmatch(path.name) and path.name not in wanted:
+                freed += path.lstat().st_size
                 path.unlink()
         return going, freed
 
@@ -225,8 +244,7 @@ class Archive:
 
     def has(self, digest: str, size: int) -> bool:
         """Tells whether a content is there, by its name and size."""
-        path = self.files / digest
-        return path.is_file() and path.stat().st_size == size
+        return _own_file(self.files / digest) == size
 
     def bring(self, source: Path, size: int) -> tuple[str, bool]:
         """Copies the first bytes of a file here, synced, unless they are here; returns their SHA-256 and whether they are new.
@@ -316,10 +334,53 @@ def _private(path: Path) -> Iterator[int]:
 def _read_note(path: Path) -> dict[str, Any]:
     """Raises BackupDamaged."""
     try:
-        data, digest, end = path.read_bytes().split(b"\n")
+        size = _own_file(path)
+        if size is None or size > _NOTE_BYTES:
+            raise ValueError
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            data, digest, end = file.read(_NOTE_BYTES).split(b"\n")
         if end or digest.decode() != sha256(data).hexdigest():
             raise ValueError
-        value: dict[str, Any] = json.loads(data)
-    except (ValueError, OSError) as error:
+        value = json.loads(data)
+        if not isinstance(value, dict):
+            raise ValueError
+    except (ValueError, RecursionError, OSError) as error:
         raise BackupDamaged(f"{path} is damaged or gone") from error
     return value
+
+
+def _own_file(path: Path) -> int | None:
+    """The size of a file that lies there itself; None: there is none, or something that leads elsewhere or has no end."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def _backup_of(note: dict[str, Any], number: int) -> Backup:
+    """The backup of a note, if it says what :meth:`Archive.add` writes. Raises ValueError, TypeError, KeyError."""
+    files = tuple(_file_of(BackedUp(**each), _NAMES[note["kind"]]) for each in note.pop("files"))
+    found = Backup(files=files, **note)
+    counts = (found.number, found.position, found.taken_ms, found.bytes, found.new_bytes)
+    if not all(map(_is_count, counts)) or found.number != number or not _ID.fullmatch(found.store_id):
+        raise ValueError
+    names = {each.name for each in files}
+    if len(names) != len(files) or found.bytes != sum(each.bytes for each in files):
+        raise ValueError
+    if sum(name.startswith("MANIFEST-") for name in names) != (1 if found.kind == "leveldb" else 0) or not names:
+        raise ValueError
+    return found
+
+
+def _file_of(file: BackedUp, names: re.Pattern[str]) -> BackedUp:
+    """The file, if it is one. Raises ValueError, TypeError."""
+    if not names.fullmatch(file.name) or not _DIGEST.fullmatch(file.sha256):
+        raise ValueError
+    if not all(map(_is_count, (file.bytes, file.modified_ns, file.inode))) or (file.inode and not file.name.endswith(_FIXED)):
+        raise ValueError
+    return file
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63
