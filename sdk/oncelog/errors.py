@@ -1,4 +1,6 @@
-"""One hierarchy of errors, as data: class, code, status, definite or not. The docstring is the message.
+"""One hierarchy of errors, as data: class, code, status, definite or not, and the message, which is the class's ``__doc__``.
+
+That is assigned, and no docstring: ``python -OO`` leaves those out, and the words of an error go into every answer.
 
 The service raises these classes and answers them as ``application/problem+json``; the SDK turns such an answer back into the
 same class. **definite** is True when the thing asked for was certainly not done, and False when it may have been done: then
@@ -15,7 +17,7 @@ from typing import Any, ClassVar
 
 
 class OncelogError(Exception):
-    """Something oncelog was asked to do did not happen, or may not have."""
+    __doc__ = "Something oncelog was asked to do did not happen, or may not have."
 
     code: ClassVar[str] = "error"
     """The class's name, in small letters; stable; the same word in the answer of the service and in the SDK."""
@@ -38,7 +40,7 @@ class OncelogError(Exception):
         cls.values = (*cls.values, *get_annotations(cls))
 
     def __init__(self, detail: str | None = None, *, definite: bool | None = None, **values: Any) -> None:
-        self.detail = detail or (type(self).__doc__ or "").strip()
+        self.detail = detail or type(self).__doc__ or ""
         self.definite = self.certain if definite is None else definite
         unknown = values.keys() - set(self.values)
         if unknown:
@@ -53,7 +55,7 @@ class OncelogError(Exception):
     def to_problem(self) -> dict[str, Any]:
         """The error as the members of an ``application/problem+json`` object (RFC 9457)."""
         problem: dict[str, Any] = {
-            "title": (type(self).__doc__ or "").strip().splitlines()[0],
+            "title": type(self).__doc__ or self.code,
             "status": self.status or 500,
             "code": self.code,
             "detail": self.detail,
@@ -71,22 +73,24 @@ def _rebuild(kind: type[OncelogError], detail: str, definite: bool, values: dict
 
 
 class NotServedHere(OncelogError, status=307):
-    """Another instance of the service serves this; nothing was done here. The SDK asks there."""
+    __doc__ = "Another instance of the service serves this; nothing was done here. The SDK asks there."
 
     url: str
     """Of the instance that does."""
 
 
 class InvalidRequest(OncelogError, status=400):
-    """The request cannot be understood or contradicts itself; correct it before sending it again."""
+    __doc__ = "The request cannot be understood or contradicts itself; correct it before sending it again."
 
 
 class InvalidMessageId(InvalidRequest):
-    """That is not a message id of this topic."""
+    __doc__ = "That is not a message id of this topic."
 
 
 class StaleMessageId(InvalidRequest):
-    """The position belongs to an older generation of the topic, which was deleted or restored; nothing here corresponds to it."""
+    __doc__ = (
+        "The position belongs to an older generation of the topic, which was deleted or restored; nothing here corresponds to it."
+    )
 
     generation: int
     last_message_id: str
@@ -95,7 +99,7 @@ class StaleMessageId(InvalidRequest):
 
 
 class OffsetOutOfRange(InvalidRequest):
-    """The offset lies beyond the upcoming offset of the topic, or a range is not stable yet, or was deleted."""
+    __doc__ = "The offset lies beyond the upcoming offset of the topic, or a range is not stable yet, or was deleted."
 
     upcoming: int
     earliest: int
@@ -104,8 +108,10 @@ class OffsetOutOfRange(InvalidRequest):
 
 
 class CommitGone(OncelogError, status=410):
-    """An atomic commit of this number was made, to a topic that was deleted and made anew since: nothing of it is in the topic of
-    now, and nothing was stored."""
+    __doc__ = (
+        "An atomic commit of this number was made, to a topic that was deleted and made anew since: nothing of it is in the "
+        "topic of now, and nothing was stored."
+    )
 
     producer: str
     transaction: str
@@ -118,7 +124,7 @@ class CommitGone(OncelogError, status=410):
 
 
 class MessagesExpired(OncelogError, status=410):
-    """Messages behind the position have expired by the topic's ttl before they were read; say where to go on."""
+    __doc__ = "Messages behind the position have expired by the topic's ttl before they were read; say where to go on."
 
     first: int
     """Offset of the first of them; None where nobody knows any more."""
@@ -129,19 +135,19 @@ class MessagesExpired(OncelogError, status=410):
 
 
 class NotSupported(InvalidRequest):
-    """The service does not offer this; the request was refused rather than half obeyed."""
+    __doc__ = "The service does not offer this; the request was refused rather than half obeyed."
 
 
 class InvalidTransaction(InvalidRequest):
-    """The bytes of the transaction cannot be read."""
+    __doc__ = "The bytes of the transaction cannot be read."
 
 
 class Unauthorized(OncelogError, status=401):
-    """The service asks for a token and this request carries none or a wrong one."""
+    __doc__ = "The service asks for a token and this request carries none or a wrong one."
 
 
 class NotAllowed(OncelogError, status=403):
-    """Who asks may not do this; nothing was done. The detail says which grant is missing."""
+    __doc__ = "Who asks may not do this; nothing was done. The detail says which grant is missing."
 
     principal: str
     right: str
@@ -149,17 +155,21 @@ class NotAllowed(OncelogError, status=403):
 
 
 class ForeignOrigin(OncelogError, status=403):
-    """A page of another origin had a browser ask for this; nothing was done. Programs send no Origin."""
+    __doc__ = "A page of another origin had a browser ask for this; nothing was done. Programs send no Origin."
 
 
 class HostNotAllowed(OncelogError, status=421):
-    """The request is addressed to a name that is none of this service's; nothing was done. Its operator names those that are
-    (`allowed_hosts`)."""
+    __doc__ = (
+        "The request is addressed to a name that is none of this service's; nothing was done. Its operator names those that "
+        "are (`allowed_hosts`)."
+    )
 
 
 class ProducerFenced(OncelogError, status=403):
-    """Another incarnation of this producer holds the name, or the topic was made anew or restored since this one was opened; it
-    may not publish any more."""
+    __doc__ = (
+        "Another incarnation of this producer holds the name, or the topic was made anew or restored since this one was "
+        "opened; it may not publish any more."
+    )
 
     producer: str
     epoch: int
@@ -172,15 +182,19 @@ class ProducerFenced(OncelogError, status=403):
 
 
 class ProducerEnded(OncelogError, status=409):
-    """The service assigned this name to a producer that brought none, and it has ended: nothing is stored under it any more. Open
-    another producer."""
+    __doc__ = (
+        "The service assigned this name to a producer that brought none, and it has ended: nothing is stored under it any "
+        "more. Open another producer."
+    )
 
     producer: str
 
 
 class ConsumerFenced(OncelogError, status=403):
-    """Another consumer holds this subscription, or it was moved or deleted, or the topic was made anew or restored; this one may
-    not receive or acknowledge any more."""
+    __doc__ = (
+        "Another consumer holds this subscription, or it was moved or deleted, or the topic was made anew or restored; this "
+        "one may not receive or acknowledge any more."
+    )
 
     subscription: str
     epoch: int
@@ -190,27 +204,27 @@ class ConsumerFenced(OncelogError, status=403):
 
 
 class NotFound(OncelogError, status=404):
-    """There is nothing at this address."""
+    __doc__ = "There is nothing at this address."
 
 
 class TopicNotFound(NotFound):
-    """There is no such topic; create it first."""
+    __doc__ = "There is no such topic; create it first."
 
 
 class TokenNotFound(NotFound):
-    """There is no token with this id."""
+    __doc__ = "There is no token with this id."
 
 
 class ProducerNotFound(NotFound):
-    """No producer of this name is known on the topic."""
+    __doc__ = "No producer of this name is known on the topic."
 
 
 class SubscriptionNotFound(NotFound):
-    """The topic has no subscription of this name; a consumer that is opened makes one."""
+    __doc__ = "The topic has no subscription of this name; a consumer that is opened makes one."
 
 
 class TransactionNotFound(NotFound):
-    """No such transaction was ever started here, or its outcome is no longer kept."""
+    __doc__ = "No such transaction was ever started here, or its outcome is no longer kept."
 
     write_pointer: int
     transaction: str
@@ -220,25 +234,27 @@ class TransactionNotFound(NotFound):
 
 
 class GroupProducerNotFound(NotFound):
-    """No atomic commit of this group was ever made under that producer's name."""
+    __doc__ = "No atomic commit of this group was ever made under that producer's name."
 
 
 class MethodNotAllowed(OncelogError, status=405):
-    """This address does not take that HTTP method."""
+    __doc__ = "This address does not take that HTTP method."
 
     allowed: list[str]
 
 
 class RequestTimeout(OncelogError, status=408):
-    """The request did not arrive completely in time; nothing of it was used."""
+    __doc__ = "The request did not arrive completely in time; nothing of it was used."
 
 
 class TopicExists(OncelogError, status=409):
-    """A topic of this name exists already."""
+    __doc__ = "A topic of this name exists already."
 
 
 class SequenceGap(OncelogError, status=409):
-    """A sequence id was left out where gaps are refused: by a producer that was opened so, or by atomic commits that say so."""
+    __doc__ = (
+        "A sequence id was left out where gaps are refused: by a producer that was opened so, or by atomic commits that say so."
+    )
 
     producer: str
     expected: int
@@ -246,7 +262,7 @@ class SequenceGap(OncelogError, status=409):
 
 
 class TransactionNotInProgress(OncelogError, status=409):
-    """The transaction is not in progress any more; nothing was done. `state` says what became of it."""
+    __doc__ = "The transaction is not in progress any more; nothing was done. `state` says what became of it."
 
     write_pointer: int
     state: str
@@ -257,39 +273,45 @@ class TransactionNotInProgress(OncelogError, status=409):
 
 
 class TransactionPrepared(OncelogError, status=409):
-    """The transaction is prepared, so its database decides about it; it was to be aborted only otherwise. Nothing was done."""
+    __doc__ = (
+        "The transaction is prepared, so its database decides about it; it was to be aborted only otherwise. Nothing was done."
+    )
 
     write_pointer: int
 
 
 class UnknownWritePointer(OncelogError, status=409):
-    """The transaction service does not know this write pointer, and no other service's is taken here; nothing was stored."""
+    __doc__ = (
+        "The transaction service does not know this write pointer, and no other service's is taken here; nothing was stored."
+    )
 
     write_pointer: int
 
 
 class TransactionConflict(OncelogError, status=409):
-    """Another transaction that committed meanwhile changed the same; roll back and try the whole transaction again."""
+    __doc__ = "Another transaction that committed meanwhile changed the same; roll back and try the whole transaction again."
 
     write_pointer: int
     conflicts_with: int
 
 
 class TransactionalMismatch(OncelogError, status=409):
-    """The topic takes transactional messages only, or none of them."""
+    __doc__ = "The topic takes transactional messages only, or none of them."
 
     transactional: str
 
 
 class ProducerInTransaction(OncelogError, status=409):
-    """This producer has messages in another transaction that is not settled yet; try again when it is."""
+    __doc__ = "This producer has messages in another transaction that is not settled yet; try again when it is."
 
     producer: str
     write_pointer: int
 
 
 class StoredGroupPublished(OncelogError, status=409):
-    """The stored messages of this write pointer are published already (or expired); nothing can be added or published twice."""
+    __doc__ = (
+        "The stored messages of this write pointer are published already (or expired); nothing can be added or published twice."
+    )
 
     write_pointer: int
     message_id: str
@@ -297,38 +319,46 @@ class StoredGroupPublished(OncelogError, status=409):
 
 
 class RollbackRefused(OncelogError, status=409):
-    """What is to be rolled back is not exactly what this write pointer published here; nothing was changed."""
+    __doc__ = "What is to be rolled back is not exactly what this write pointer published here; nothing was changed."
 
     write_pointer: int
 
 
 class ExpectationsNotChecked(OncelogError, status=409):
-    """The topic does not check expected offsets, so a request that carries an expectation is refused; nothing was stored."""
+    __doc__ = (
+        "The topic does not check expected offsets, so a request that carries an expectation is refused; nothing was stored."
+    )
 
 
 class KeyInTransaction(OncelogError, status=409):
-    """The newest message of a key that an expectation names belongs to a transaction that is not settled yet; try again then."""
+    __doc__ = (
+        "The newest message of a key that an expectation names belongs to a transaction that is not settled yet; try again then."
+    )
 
     key: str
     write_pointer: int
 
 
 class MessageInTransaction(OncelogError, status=409):
-    """The message's transaction is not settled: nothing is erased. Abort the transaction, or try again once it has ended."""
+    __doc__ = (
+        "The message's transaction is not settled: nothing is erased. Abort the transaction, or try again once it has ended."
+    )
 
     offset: int
     write_pointer: int
 
 
 class TransactionExists(OncelogError, status=409):
-    """An atomic commit of this id was begun differently: in another group, or as a branch of another one."""
+    __doc__ = "An atomic commit of this id was begun differently: in another group, or as a branch of another one."
 
     transaction: str
     group: str
 
 
 class BranchGone(OncelogError, status=409):
-    """A branch that the commit names is not there any more; nothing was committed, and the transaction is still in progress."""
+    __doc__ = (
+        "A branch that the commit names is not there any more; nothing was committed, and the transaction is still in progress."
+    )
 
     transaction: str
     branch: str
@@ -336,7 +366,7 @@ class BranchGone(OncelogError, status=409):
 
 
 class OffsetMismatch(OncelogError, status=412):
-    """What was expected of the topic does not hold; nothing of the request was stored, and this answer is final."""
+    __doc__ = "What was expected of the topic does not hold; nothing of the request was stored, and this answer is final."
 
     condition: str
     """`offset`, `last_message_id` or `key_offset`."""
@@ -350,24 +380,24 @@ class OffsetMismatch(OncelogError, status=412):
 
 
 class PropertiesChanged(OncelogError, status=412):
-    """The topic's properties are not what was expected any more; nothing was changed: look at them again."""
+    __doc__ = "The topic's properties are not what was expected any more; nothing was changed: look at them again."
 
     properties: dict[str, str]
     """As they are now."""
 
 
 class RequestTooLarge(OncelogError, status=413):
-    """The request is larger than the service takes; send less at once."""
+    __doc__ = "The request is larger than the service takes; send less at once."
 
     limit: int
 
 
 class UnsupportedMediaType(OncelogError, status=415):
-    """The body is of a type this address does not read."""
+    __doc__ = "The body is of a type this address does not read."
 
 
 class SequenceReused(OncelogError, status=422):
-    """A sequence id that is already stored came again with another payload; the whole request was refused."""
+    __doc__ = "A sequence id that is already stored came again with another payload; the whole request was refused."
 
     producer: str
     sequence_id: int
@@ -376,7 +406,7 @@ class SequenceReused(OncelogError, status=422):
 
 
 class ChunkReused(OncelogError, status=422):
-    """A chunk of this number is staged already with other content; nothing was changed."""
+    __doc__ = "A chunk of this number is staged already with other content; nothing was changed."
 
     transaction: str
     topic: str
@@ -384,7 +414,7 @@ class ChunkReused(OncelogError, status=422):
 
 
 class QuotaExceeded(OncelogError, status=429):
-    """A topic, or who asks, has a quota, and this would be more; nothing was done. Try again when it says."""
+    __doc__ = "A topic, or who asks, has a quota, and this would be more; nothing was done. Try again when it says."
 
     quota: str
     """`messages` or `bytes`, of a second; else what there is too much of: `transactions`, `topics`, `producers`, `max.bytes`."""
@@ -395,66 +425,72 @@ class QuotaExceeded(OncelogError, status=429):
 
 
 class InternalError(OncelogError, status=500, certain=False):
-    """The service failed in a way it should not; its log says more."""
+    __doc__ = "The service failed in a way it should not; its log says more."
 
 
 class TopicDamaged(OncelogError, status=500):
-    """The stored log of the topic is damaged or incomplete; it is refused rather than answered as if nothing were missing."""
+    __doc__ = (
+        "The stored log of the topic is damaged or incomplete; it is refused rather than answered as if nothing were missing."
+    )
 
 
 class StorageUnavailable(OncelogError, status=503):
-    """The store is closed after a failure or still being opened; nothing was written. Try again later."""
+    __doc__ = "The store is closed after a failure or still being opened; nothing was written. Try again later."
 
 
 class StorageFailed(OncelogError, status=503, certain=False):
-    """The store failed while this was being written; it may or may not be there. Repeat it under the same sequence ids."""
+    __doc__ = "The store failed while this was being written; it may or may not be there. Repeat it under the same sequence ids."
 
 
 class BackupFailed(OncelogError, status=409):
-    """The backup was not made; those that were there before are as they were."""
+    __doc__ = "The backup was not made; those that were there before are as they were."
 
 
 class TransactionsUnavailable(OncelogError, status=503):
-    """The transaction service does not answer; nothing was done. What is not transactional goes on."""
+    __doc__ = "The transaction service does not answer; nothing was done. What is not transactional goes on."
 
 
 class DiskFull(OncelogError, status=507):
-    """The service's disk has no more room than it needs to free some; nothing was done. Try again later: reading goes on."""
+    __doc__ = (
+        "The service's disk has no more room than it needs to free some; nothing was done. Try again later: reading goes on."
+    )
 
 
 class Overloaded(OncelogError, status=503):
-    """The service has as many requests in hand as it takes; nothing was done. Try again later."""
+    __doc__ = "The service has as many requests in hand as it takes; nothing was done. Try again later."
 
 
 # --- what only the SDK raises -------------------------------------------------------------------------------------------
 
 
 class ConnectionFailed(OncelogError, certain=False):
-    """The service could not be reached, or the connection broke before the answer came."""
+    __doc__ = "The service could not be reached, or the connection broke before the answer came."
 
 
 class ResponseTimeout(ConnectionFailed):
-    """No answer came in time."""
+    __doc__ = "No answer came in time."
 
 
 class GatewayUnavailable(ConnectionFailed):
-    """A gateway or proxy in front of the service says that the service is away, or that it was asked too often."""
+    __doc__ = "A gateway or proxy in front of the service says that the service is away, or that it was asked too often."
 
     http_status: int
     """That it answered."""
 
 
 class CertificateRefused(OncelogError):
-    """The certificate of the service is not trusted, or the service does not take that of this client; nothing was done. Name the
-    CA that signed the one (`verify=`, `ONCELOG_CA`), or show another (`cert=`, `ONCELOG_CERT`)."""
+    __doc__ = (
+        "The certificate of the service is not trusted, or the service does not take that of this client; nothing was done. "
+        "Name the CA that signed the one (`verify=`, `ONCELOG_CA`), or show another (`cert=`, `ONCELOG_CERT`)."
+    )
 
 
 class StoreNotOpened(OncelogError):
-    """The store cannot be opened in this process; nothing was done. The detail says why, and what to do."""
+    __doc__ = "The store cannot be opened in this process; nothing was done. The detail says why, and what to do."
 
 
 class StoreInUse(StoreNotOpened):
-    """Another process has the store open, and one process owns a store: use it through that one, or end that one."""
+    __doc__ = "Another process has the store open, and one process owns a store: use it through that one, or end that one."
 
     pid: int
     """Of that process; None where the system does not say."""
@@ -463,57 +499,59 @@ class StoreInUse(StoreNotOpened):
 
 
 class InvalidResponse(OncelogError, certain=False):
-    """What answered does not speak as an oncelog service does."""
+    __doc__ = "What answered does not speak as an oncelog service does."
 
 
 class ClientClosed(OncelogError):
-    """The client is closed; open a new one."""
+    __doc__ = "The client is closed; open a new one."
 
 
 class Forked(OncelogError):
-    """This was made before the process was forked and belongs to the other side; make another one in this process."""
+    __doc__ = "This was made before the process was forked and belongs to the other side; make another one in this process."
 
 
 class ProducerClosed(OncelogError):
-    """The producer is closed; open a new one."""
+    __doc__ = "The producer is closed; open a new one."
 
 
 class ProducerStopped(OncelogError):
-    """An earlier message of this producer failed without a definite outcome, so nothing later may overtake it; reopen it."""
+    __doc__ = (
+        "An earlier message of this producer failed without a definite outcome, so nothing later may overtake it; reopen it."
+    )
 
 
 class ReaderClosed(OncelogError):
-    """The reader is closed; open a new one."""
+    __doc__ = "The reader is closed; open a new one."
 
 
 class ConsumerClosed(OncelogError):
-    """The consumer is closed; open a new one."""
+    __doc__ = "The consumer is closed; open a new one."
 
 
 class MixedSequenceIds(OncelogError):
-    """A producer either numbers its messages itself or lets the SDK do it, not both."""
+    __doc__ = "A producer either numbers its messages itself or lets the SDK do it, not both."
 
 
 class SequenceIdNotRising(OncelogError):
-    """Sequence ids must strictly rise from one message of a producer to the next."""
+    __doc__ = "Sequence ids must strictly rise from one message of a producer to the next."
 
     last: int
     received: int
 
 
 class InitialSequenceIdTaken(OncelogError):
-    """The initial sequence id is at or below one that this producer has already published."""
+    __doc__ = "The initial sequence id is at or below one that this producer has already published."
 
     initial: int
     last_sequence_id: int
 
 
 class CodecError(OncelogError):
-    """A value could not be turned into bytes, or bytes into a value."""
+    __doc__ = "A value could not be turned into bytes, or bytes into a value."
 
 
 class CheckpointConflict(OncelogError):
-    """Another process moved this checkpoint; this one no longer owns it and its transaction must be rolled back."""
+    __doc__ = "Another process moved this checkpoint; this one no longer owns it and its transaction must be rolled back."
 
     name: str
     expected: str
@@ -521,7 +559,7 @@ class CheckpointConflict(OncelogError):
 
 
 class OutboxBehind(OncelogError):
-    """More was published under the outbox's name than its database knows of: an older state, or another of that name."""
+    __doc__ = "More was published under the outbox's name than its database knows of: an older state, or another of that name."
 
     outbox: str
     topic: str
@@ -532,7 +570,7 @@ class OutboxBehind(OncelogError):
 
 
 class OutboxBlocked(OncelogError):
-    """A row of the outbox cannot be published; it and those behind it for its topic wait until that is mended."""
+    __doc__ = "A row of the outbox cannot be published; it and those behind it for its topic wait until that is mended."
 
     outbox: str
     topic: str
@@ -544,14 +582,14 @@ class OutboxBlocked(OncelogError):
 
 
 class OutboxBusy(OncelogError):
-    """Another relay publishes this outbox; nothing was done here."""
+    __doc__ = "Another relay publishes this outbox; nothing was done here."
 
     outbox: str
     holder: str
 
 
 class DataLost(OncelogError):
-    """Messages that were to be read are not there any more, and this reader may not pass over them."""
+    __doc__ = "Messages that were to be read are not there any more, and this reader may not pass over them."
 
     topic: str
     first: int
@@ -561,7 +599,9 @@ class DataLost(OncelogError):
 
 
 class RepeatDiffers(OncelogError):
-    """A batch of Spark came again under a number that is committed, and is not the one of then; nothing of it was written."""
+    __doc__ = (
+        "A batch of Spark came again under a number that is committed, and is not the one of then; nothing of it was written."
+    )
 
     producer: str
     sequence_id: int
@@ -571,15 +611,15 @@ class RepeatDiffers(OncelogError):
 
 
 class TransactionClosed(OncelogError):
-    """The transaction has ended; start a new one."""
+    __doc__ = "The transaction has ended; start a new one."
 
 
 class TransactionFailed(OncelogError):
-    """A participant of the transaction failed; it was rolled back everywhere. The first cause is attached."""
+    __doc__ = "A participant of the transaction failed; it was rolled back everywhere. The first cause is attached."
 
 
 class TransactionInDoubt(OncelogError, certain=False):
-    """Whether the transaction was committed is not known yet; ask for its state before doing it again."""
+    __doc__ = "Whether the transaction was committed is not known yet; ask for its state before doing it again."
 
     write_pointer: int
     transaction: str

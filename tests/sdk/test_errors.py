@@ -52,7 +52,7 @@ def example(kind: type[OncelogError], definite: bool | None = None) -> OncelogEr
 
 def _example_of(kind: type[OncelogError], name: str, number: int) -> object:
     """Of the type that the class says: what comes as another one is nobody's value."""
-    examples = {list[str]: [str(number)], dict[str, str]: {"ttl": str(number)}, int: number, int | str | None: number}
+    examples = {bool: True, list[str]: [str(number)], dict[str, str]: {"ttl": str(number)}, int: number, int | str | None: number}
     return examples.get(get_type_hints(kind)[name], f"{number:040x}")
 
 
