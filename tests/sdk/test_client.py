@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -51,6 +51,15 @@ def test_one_that_hangs_takes_no_call_with_it_that_others_can_answer() -> None:
         with pytest.raises(ResponseTimeout):
             drive(client._calls._trying(hangs, True))
         assert hung == asked
+
+
+@pytest.mark.parametrize("begin", [lambda client: client.verify("t"), lambda client: client.backup("b")])
+def test_what_comes_bit_by_bit_is_begun_by_an_instance_that_answers(begin: Callable[[Client], Iterable[object]]) -> None:
+    """It used to end at the first address that refused a connection; calls with one answer go on."""
+    with fake_server(lambda _: Answer(200, b"{}\n")) as fake, Client(f"http://127.0.0.1:{free_port()},{fake.url}") as client:
+        with pytest.raises(InvalidResponse):  # that is neither's
+            list(begin(client))
+        assert len(fake.requests) == 1
 
 
 # --- topics, producers

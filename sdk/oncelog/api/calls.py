@@ -7,6 +7,7 @@ import logging
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from functools import cache
 from math import inf
 from typing import Any, TypeVar
@@ -191,6 +192,24 @@ class Calls:
     async def _delete(self, path: str, params: dict[str, str] | None = None, *, idempotent: bool = False) -> None:
         # Not repeated blindly: between two tries another client may have made it again.
         await self._call("DELETE", path, params=params, idempotent=idempotent)
+
+    async def _lines(
+        self, path: str, body: bytes | None = None, media: str | None = None, *, idempotent: bool
+    ) -> AsyncIterator[bytes]:
+        """The lines of an answer that comes bit by bit; tried again until the first of them has come."""
+        tries, begun = self._tries(idempotent), False
+        while True:
+            try:
+                async with aclosing(self._transport.ask_lines("POST", path, body, media)) as lines:
+                    async for line in lines:
+                        begun = True
+                        yield line
+                return
+            except OncelogError as error:
+                wait = None if begun else tries.wait_after(error, time.monotonic(), random.random())
+                if wait is None:
+                    raise
+            await self._transport.pause(wait)
 
     async def _page(self, path: str, body: Callable[[int], bytes], media: str, wait_ms: int, most_messages: int | None) -> Polled:
         """The messages that a request held by the service for ``wait_ms`` brings; ``body``: of one that is held for so many.

@@ -168,7 +168,7 @@ class AsyncApi(TokenCalls):
         Raises InvalidResponse if the answer ends before it.
         """
         line = b"{}"
-        async for line in self._transport.ask_lines("POST", topic_path(namespace, topic) + "/verify"):
+        async for line in self._lines(topic_path(namespace, topic) + "/verify", idempotent=True):
             if "of" in parse(dict[str, Any], line):
                 progress = parse(_Progress, line)
                 yield progress.messages, progress.of
@@ -186,7 +186,7 @@ class AsyncApi(TokenCalls):
         """
         body = json.dumps({"directory": directory}).encode()
         line = b"{}"
-        async for line in self._transport.ask_lines("POST", "/v1/backup", body, JSON):
+        async for line in self._lines("/v1/backup", body, JSON, idempotent=False):
             said = parse(dict[str, Any], line)
             if "problem" in said:
                 raise from_problem(said["problem"], 500)

@@ -13,7 +13,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -166,7 +166,7 @@ class Requests:
 
     async def ask_lines(
         self, method: str, path: str, body: bytes | None = None, media: str | None = None
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """The lines of a 2xx answer as they arrive, each in time. Raises as :meth:`ask` does, also between two lines."""
         with self.turn():
             deadline = Deadline(self._timeout)
