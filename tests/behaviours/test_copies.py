@@ -23,8 +23,10 @@ from oncelog.spark.reading.source import BatchReader
 from oncelog.spark.writing.sink import BatchWriter
 from oncelog.spark.writing.write_options import WriteOptions
 from oncelog.testing.committed import committed
+from oncelog.wire.models import TopicAsked
 from oncelog.wire.requests import PublishRequest
 from tests.behaviours.cli.support import run, value
+from tests.patience import until
 from tests.world.service import running_service
 
 ERASED = "oncelog.erased"
@@ -44,8 +46,15 @@ def said(messages: Sequence[Message[bytes]]) -> list[Said]:
     return [Said(each.payload, each.key, each.properties, each.ttl, each.erased) for each in messages]
 
 
+def settled(client: Client, topic: str) -> None:
+    """A topic is told of the end of a transaction a moment after whoever has ended it."""
+    until(lambda: client.offsets({topic: TopicAsked()})[topic].stable == client.stats(topic).upcoming_offset)
+
+
 def read(url: str, topic: str) -> list[Message[bytes]]:
-    """All that is committed."""
+    """All that is committed, where no transaction is in progress."""
+    with Client(url) as client:
+        settled(client, topic)
     with Consumer(topic, f"s{random.getrandbits(40)}", start="earliest", url=url) as consumer:
         return [message for page in iter(lambda: consumer.receive(timeout=0), []) for message in page]
 
@@ -81,6 +90,7 @@ def fill(client: Client) -> None:
     with client.atomic(group="g") as batch:
         batch.send("source", b"atomic")
         batch.send("source", b"secret", key="k")
+    settled(client, "source")
     for message in committed(client, "source", "default"):
         if message.payload == b"secret":
             client.erase_message("source", message.offset)
