@@ -13,6 +13,7 @@ The invariants:
   only reads ends with its client; others go on.
 * The bytes of a body count from when they arrive until the answer is written, or the connection is gone. Where there is no room
   for more, those that come slowest give way, and what arrives in one piece has a quarter of the room for itself.
+* What one read costs is bounded, too: a body in chunks of a few bytes each, thousands of them in a read, is refused.
 * Of answers that are not read no more is held than fits (bounds/unread.py): none is begun before what was written is read.
   No answer is cut silently: one that is given up ends before its length, or its last chunk, is there.
 * A client that is waited for – for a head, a body, the next request, to read – has a deadline. One that we keep waiting has none.
@@ -43,7 +44,14 @@ from oncelog_service.rest.answer import Answer, refusal
 from oncelog_service.rest.bounds.places import Awaited, Places, Waits
 from oncelog_service.rest.bounds.unread import BUFFER_BYTES, Unread
 from oncelog_service.rest.exchange import CONTINUE, Admitted, Exchange, Head
-from oncelog_service.rest.limits import MAX_BEHIND, MAX_HEAD_BYTES, Bodies, head_too_large
+from oncelog_service.rest.limits import (
+    MAX_BEHIND,
+    MAX_HEAD_BYTES,
+    MAX_SMALL_PARTS,
+    SMALL_PART_BYTES,
+    Bodies,
+    head_too_large,
+)
 from oncelog_service.rest.request_log import RequestLog
 from oncelog_service.traffic import Traffic
 
@@ -209,6 +217,8 @@ class HttpConnection(asyncio.Protocol):
         self._phase = _HEAD
         self._head_bytes = 0
         """At most so many bytes have arrived without one of a body between: of a head, of trailers, of extensions of chunks."""
+        self._parts = self._part_bytes = 0
+        """Of bodies, in the piece that is being parsed."""
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._without_upgrade = b""
@@ -300,6 +310,7 @@ class HttpConnection(asyncio.Protocol):
         if self._parser is None:
             return
         self._head_bytes += len(data)
+        self._parts = self._part_bytes = 0
         try:
             while data and self._parser is not None:
                 data = self._parsed(data)
@@ -378,6 +389,12 @@ class HttpConnection(asyncio.Protocol):
     def on_body(self, part: bytes) -> None:
         """A part of a body."""
         self._head_bytes = 0
+        self._parts += 1
+        self._part_bytes += len(part)
+        if self._parts > MAX_SMALL_PARTS and self._part_bytes < self._parts * SMALL_PART_BYTES:
+            raise InvalidRequest(
+                f"the body comes in chunks of less than {SMALL_PART_BYTES} bytes, thousands at once: send larger ones"
+            )
         exchange = self._newest
         if exchange is None or exchange.refused is not None:
             return
