@@ -205,6 +205,7 @@ class Service:
         try:
             leases = opened.leases = await self._join(store)
             await asyncio.to_thread(check_whole, store)  # after joining: who begins a copy looks for us behind its mark
+            await asyncio.to_thread(store.check_written)
             store_id = await self._store_id(store, leases)
             shared = leases.alive is not None
             await self.access.open(store, opened.writer, leases, await asyncio.to_thread(find_secret, store) if shared else None)
@@ -224,6 +225,7 @@ class Service:
             )
 
             async def recover_atomic(lease: Lease) -> AtomicCommits:
+                await asyncio.to_thread(store.check_written)
                 return await AtomicCommits.recover(store, opened.writer.under(lease), topics, self.clock, settings.atomic_limits)
 
             atomic = opened.atomic = Leader(ATOMIC_COMMITS, leases, recover_atomic, self.background)
@@ -412,6 +414,7 @@ class Service:
         try:
             with suppress(StoreError):  # that it fails is an answer too, which whoever reads is told
                 store.look()
+                store.check_written()
         finally:
             self._looking_since = None
 
@@ -531,6 +534,7 @@ class Service:
             return remote
 
         async def recover(lease: Lease) -> TransactionManager:
+            await asyncio.to_thread(opened.store.check_written)
             writer = opened.writer.under(lease)
             return await TransactionManager.recover(opened.store, writer, self.clock, settings.transaction_limits, store_id)
 

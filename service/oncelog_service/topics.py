@@ -370,6 +370,8 @@ class Topics:
             present = self._open.get(name)
             if present is not None:
                 return present
+            if self._leases.alive is not None:
+                await read(self._store.check_written)
             row = await self._existing(*name)  # as the process that served it before has left it
             prefix = generation_key(topic_key(*name), row.generation)
             recovered = await self.scans.read(recover, self._store, prefix, self._checks_expectations(row))

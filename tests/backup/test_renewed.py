@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from oncelog import Client, Producer, Reader
-from oncelog.errors import ProducerFenced, StaleMessageId
+from oncelog.errors import OncelogError, ProducerFenced, StaleMessageId, StorageUnavailable
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.storage.incarnation import FIRST, find_incarnation
 from oncelog_service.storage.open import store_opener
+from oncelog_service.storage.port import StoreError
 from tests.behaviours.cli.support import run, value
+from tests.patience import until
 from tests.world.service import running_service
 
 KINDS = ("leveldb", "sqlite")
@@ -116,3 +118,26 @@ def test_a_store_that_was_salvaged_is_another_incarnation(tmp_path: Path) -> Non
         assert lost is not None
         with Reader("t", client=client, start=lost, timeout=0) as reader, pytest.raises(StaleMessageId):
             list(reader)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_service_whose_store_was_put_back_under_it_says_so_in_it_and_nobody_serves_it(kind: str, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    url = f"{kind}://{place}/data"
+    publish(url, "t", "0")
+    shutil.copytree(place, tmp_path / "kept")
+    with running_service(url) as service, Client(service.url, retry=0) as client:
+        client.publish("t", PublishRequest([b"1"]))
+        put_back(place, tmp_path / "kept")
+        with pytest.raises(OncelogError):  # its files are gone: nothing is acknowledged, and the store is opened again
+            client.publish("t", PublishRequest([b"2"]))
+        until(lambda: "oncelog renew" in service.service.reason, "it is not served any more")
+        with pytest.raises(StorageUnavailable):
+            client.stats("t")
+    with pytest.raises(StoreError, match="gone back in time"), running_service(url):
+        pass
+    renewed(url)
+    with running_service(url) as service, Client(service.url) as client:
+        assert client.stats("t").generation > 2**40
+        assert client.stats("t").upcoming_offset == 1

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from oncelog_service.storage.incarnation import check_not_behind
 from oncelog_service.storage.open import store_opener
-from oncelog_service.storage.port import Store, StoreDamaged, StoreError
+from oncelog_service.storage.port import Store, StoreBehind, StoreError
 from oncelog_service.storage.sql import sqlite
 from tests.storage.stores import IN_FILES, S, keys_of, opened, write
 
@@ -108,8 +109,10 @@ def test_a_store_is_never_behind_what_this_process_has_written_to_it(opener: Ope
         write(store, S, b"2")
     shutil.rmtree(disk)
     (tmp_path / "copy").rename(disk)
-    with pytest.raises(StoreDamaged, match="the last 1 writes are gone"):
+    with pytest.raises(StoreBehind, match="ends at write"):
         opener()
+    with closing(opener()) as store, pytest.raises(StoreError, match="oncelog renew"):
+        check_not_behind(store)
 
 
 def test_nothing_is_acknowledged_once_the_files_were_deleted(opener: Opener, tmp_path: Path) -> None:

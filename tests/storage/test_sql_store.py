@@ -145,8 +145,8 @@ def test_a_process_stopped_in_the_midst_of_a_large_write_does_not_keep_its_lease
     shared.lease(T)
     store.write([run((b"before", b""), fence=T)])
 
-    def stopped_behind(writer: Connection, changes: Changes) -> frozenset[Fence]:
-        lost = execute(writer, changes)
+    def stopped_behind(writer: Connection, changes: Changes, newest: tuple[bytes, bytes] | None) -> frozenset[Fence]:
+        lost = execute(writer, changes, newest)
         goes_on.wait(PATIENCE)
         return lost
 

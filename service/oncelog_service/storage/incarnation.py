@@ -19,10 +19,12 @@ Each is above all that its store knows of the former ones, whatever the clock sa
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple
 
 from oncelog_service.storage.port import Batch, Store, StoreDamaged, StoreError, Table
 from oncelog_service.storage.records import BehindRow, IncarnationRow, decode_record, encode_record
+from oncelog_service.storage.seals import unseal
 
 KEY = b"restored"
 """Of its row in STORE_ID."""
@@ -63,6 +65,16 @@ def find_incarnation(store: Store) -> Incarnation:
         raise StoreDamaged(f"{data[:100]!r} is not the incarnation of a store") from error
 
 
+def number_in(sealed: bytes | None) -> int:
+    """The number in the row of the incarnation as it stands on disk, seal and all. Raises StoreDamaged."""
+    if sealed is None:
+        return FIRST.number
+    try:
+        return decode_incarnation(unseal(Table.STORE_ID, KEY, sealed)).number
+    except ValueError as error:
+        raise StoreDamaged(f"{sealed[:100]!r} is not the incarnation of a store") from error
+
+
 def decode_row(key: bytes, data: bytes) -> object:
     """Reads a row of STORE_ID: of these two, or hex digits. Raises ValueError."""
     if key == _BEHIND_KEY:
@@ -86,9 +98,10 @@ def put_incarnation(batch: Batch, incarnation: Incarnation) -> None:
     batch.put(Table.STORE_ID, KEY, encode_record(IncarnationRow(**incarnation._asdict())))
 
 
-def put_behind(batch: Batch, by: str, what: str, at_ms: int) -> None:
-    """Says in a store that it has gone back in time. ``by``: who has found that; ``what``: a sentence on how it is known."""
-    batch.put(Table.STORE_ID, _BEHIND_KEY, encode_record(BehindRow(by, what, at_ms)))
+def behind_row(by: str, what: str) -> tuple[bytes, bytes]:
+    """The row of STORE_ID that says that a store has gone back in time, as key and value. ``by``: who has found that; ``what``: a
+    sentence on how it is known."""
+    return _BEHIND_KEY, encode_record(BehindRow(by, what, time.time_ns() // 1_000_000))
 
 
 def check_not_behind(store: Store) -> None:

@@ -94,6 +94,9 @@ class MemoryStore:
     def reclaim(self, thorough: bool, only_much: bool = False) -> None:
         pass
 
+    def check_written(self) -> None:
+        """No other process has it: what was open is what was written."""
+
     def lease_table(self) -> None:
         return None
 

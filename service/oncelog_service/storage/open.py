@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from oncelog_service.storage.format import check_format
-from oncelog_service.storage.port import InFiles, Store, driver
+from oncelog_service.storage.incarnation import KEY as INCARNATION
+from oncelog_service.storage.incarnation import behind_row, number_in
+from oncelog_service.storage.port import Batch, InFiles, Store, StoreBehind, StoreDamaged, StoreError, Table, driver
 from oncelog_service.storage.seals import SealedStore
+
+if TYPE_CHECKING:
+    from oncelog_service.storage.sql.written import Written
 
 _IN_FILES = ("leveldb", "sqlite")
 _POSTGRESQL = ("postgresql+psycopg", "postgresql")
@@ -88,7 +96,7 @@ def raw_opener(url: str) -> Callable[[], Store]:
     if parts is not None and path is not None:
         return _InFiles(_open_leveldb if parts.scheme == "leveldb" else _open_sqlite, path)
     if parts is not None and parts.scheme in _POSTGRESQL and parts.path.strip("/") and not parts.fragment:
-        return lambda: _open_postgresql(url)
+        return _Shared(url)
     if parts is not None and parts.scheme == "memory" and not parts.netloc and not parts.path:
         from oncelog_service.storage.memory import Disk, MemoryStore
 
@@ -100,16 +108,62 @@ def raw_opener(url: str) -> Callable[[], Store]:
 class _InFiles:
     """Opens a store in files, and opens it again: then it is there, and not behind what this process has written to it.
 
-    Where the disk has gone from under a service, a new store in its place would give the same offsets again.
+    Where the disk has gone from under a service, a new store in its place would give the same offsets again. In one that was put
+    back it is written down, for whoever opens it next.
     """
 
     def __init__(self, make: Callable[[Path, int], InFiles], path: Path) -> None:
         self._make, self._path = make, path
         self._last: InFiles | None = None
+        self._incarnation: bytes | None = None
+        """Its row, as it was then."""
 
     def __call__(self) -> Store:
-        self._last = self._make(self._path, 0 if self._last is None else self._last.number)
+        reached = 0 if self._last is None else self._last.number
+        try:
+            self._last = self._make(self._path, reached)
+        except StoreDamaged as damage:
+            if not reached:
+                raise
+            self._last = self._put_back(damage, reached)
+        self._incarnation = self._last.get(Table.STORE_ID, INCARNATION)
         return self._last
+
+    def _put_back(self, damage: StoreDamaged, reached: int) -> InFiles:
+        """Opens a store that is behind what this process has written, if it is another incarnation by now. Raises StoreBehind:
+        it is not; StoreDamaged: it is not whole by what lies beside it either."""
+        try:
+            found = self._make(self._path, 1)
+        except StoreError:
+            raise damage from None
+        number_of = {data: number_in(data) for data in (self._incarnation, found.get(Table.STORE_ID, INCARNATION))}
+        if max(number_of, key=number_of.__getitem__) != self._incarnation:
+            return found
+        with closing(found):
+            what = f"it ends at write {found.number}, and write {reached} was written to it"
+            key, value = behind_row(f"a process on {socket.gethostname()}", what)
+            batch = Batch()
+            batch.put(Table.STORE_ID, key, value)
+            if found.get(Table.STORE_ID, key) is None:
+                SealedStore(found).write([batch])
+        raise StoreBehind(f"{self._path}: {what}; see oncelog renew") from damage
+
+
+class _Shared:
+    """Opens a database that several share, and opens it again: what was written to it is remembered over that."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._written: Written | None = None
+
+    def __call__(self) -> Store:
+        with driver("postgresql"):
+            from oncelog_service.storage.sql.postgresql import PostgresqlDatabase
+            from oncelog_service.storage.sql.store import SqlStore
+            from oncelog_service.storage.sql.written import Written
+        if self._written is None:
+            self._written = Written()
+        return SqlStore(PostgresqlDatabase(self._url, shown(self._url), self._written))
 
 
 def path_of(url: str) -> Path | None:
@@ -154,10 +208,3 @@ def _open_sqlite(path: Path, reached: int) -> InFiles:
         from oncelog_service.storage.sql.sqlite import SqliteDatabase
         from oncelog_service.storage.sql.store import SqlStore
     return SqlStore(SqliteDatabase(path, reached))
-
-
-def _open_postgresql(url: str) -> Store:
-    with driver("postgresql"):
-        from oncelog_service.storage.sql.postgresql import PostgresqlDatabase
-        from oncelog_service.storage.sql.store import SqlStore
-    return SqlStore(PostgresqlDatabase(url, shown(url)))

@@ -65,6 +65,10 @@ class StoreInUse(StoreError):
     """Another process, or another opening in this one, has it."""
 
 
+class StoreBehind(StoreError):
+    """The store has gone back in time: it is older than what this process has written to it, as it says itself from now on."""
+
+
 class StoreDamaged(StoreError):
     """Rows do not match their checksums; reading them again will not help."""
 
@@ -363,6 +367,11 @@ class Store(Protocol):
         deleted messages, where they are so much that reading is held up. Called again and again, it does
         nothing when nothing was deleted or rewritten since. Blocks, maybe for long; a close waits for a part of it. Raises
         StoreError."""
+        ...
+
+    def check_written(self) -> None:
+        """Raises StoreBehind where what this process has written to a store that several share is not there any more: then it
+        says so in the store, and no process holds a lease or is alive. Blocks. Raises StoreError."""
         ...
 
     def lease_table(self) -> LeaseTable | None:

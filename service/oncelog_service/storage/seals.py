@@ -76,6 +76,9 @@ class SealedStore:
     def reclaim(self, thorough: bool, only_much: bool = False) -> None:
         self.inner.reclaim(thorough, only_much)
 
+    def check_written(self) -> None:
+        self.inner.check_written()
+
     def lease_table(self) -> LeaseTable | None:
         return self.inner.lease_table()
 

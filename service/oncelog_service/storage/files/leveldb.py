@@ -329,6 +329,9 @@ class LevelDBStore:
                         first, last, rows = self._deleted.get(log, (at, at, 0))
                         self._deleted[log] = min(first, at), max(last, at), rows + 1
 
+    def check_written(self) -> None:
+        """No other process has it: what was open is what was written."""
+
     def lease_table(self) -> None:
         return None
 

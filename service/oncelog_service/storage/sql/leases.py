@@ -13,7 +13,8 @@ from sqlalchemy.dialects.postgresql import insert as insert_or_nothing
 from sqlalchemy.exc import SQLAlchemyError
 
 from oncelog_service.storage.port import Dead, Fence, Instance, LeaseHolder, StoreError
-from oncelog_service.storage.sql.tables import INSTANCE, LEASE
+from oncelog_service.storage.sql.tables import INSTANCE, LEASE, ROW
+from oncelog_service.storage.sql.written import Written
 
 _NOW_MS = cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
 
@@ -35,14 +36,18 @@ _LONG_DEAD_MS = 86_400_000
 class SqlLeaseTable:
     """Keeps a :class:`~oncelog_service.storage.port.LeaseTable` in the database of the store."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, written: Written) -> None:
+        """``written``: is told at which URL an instance of this process answers."""
         self._engine = engine
+        self._written = written
 
     def join(self, id: str, url: str, ttl_ms: int) -> None:  # noqa: A002
         with self._transaction() as connection:
             long_dead = INSTANCE.c.expires_ms < _NOW_MS - _LONG_DEAD_MS
             connection.execute(delete(INSTANCE).where(or_(INSTANCE.c.url == url, long_dead)))
             connection.execute(insert(INSTANCE).values(id=id, url=url, expires_ms=_NOW_MS + ttl_ms))
+        if Instance(id, url, ttl_ms).is_service:
+            self._written.named(url)
 
     def renew(self, id: str, ttl_ms: int) -> Sequence[Instance]:  # noqa: A002
         with self._transaction() as connection:
@@ -114,6 +119,13 @@ class SqlLeaseTable:
         with self._transaction() as connection:
             connection.execute(insert_or_nothing(LEASE).values(resource=_FLOOR, epoch=0, instance=None).on_conflict_do_nothing())
             connection.execute(update(LEASE).values(epoch=func.greatest(LEASE.c.epoch, epoch) + 1))
+
+    def end_all(self, key: bytes, value: bytes) -> None:
+        """Ends every instance and every lease, and puts the row that says why, unless it is there. Raises StoreError."""
+        with self._transaction() as connection:
+            connection.execute(insert_or_nothing(ROW).values(key=key, value=value).on_conflict_do_nothing())
+            connection.execute(update(LEASE).values(epoch=LEASE.c.epoch + 1, instance=None))
+            connection.execute(delete(INSTANCE))
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:

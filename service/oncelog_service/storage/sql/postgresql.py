@@ -20,9 +20,10 @@ from sqlalchemy import Integer, bindparam, create_engine, event, func, make_url,
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
-from oncelog_service.storage.port import Fence, StoreError
+from oncelog_service.storage.port import Fence, StoreBehind, StoreError
 from oncelog_service.storage.sql.store import PAGES, Changes
 from oncelog_service.storage.sql.tables import ROW
+from oncelog_service.storage.sql.written import Written
 
 _log = logging.getLogger(__name__)
 
@@ -86,9 +87,11 @@ class PostgresqlDatabase:
     shared = True
     number = 0
 
-    def __init__(self, url: str, where: str) -> None:
+    def __init__(self, url: str, where: str, written: Written) -> None:
+        """``written``: to this database, by this process, over all openings of it."""
         parsed = make_url(url).set(drivername="postgresql+psycopg")
         self.where = where
+        self.written = written
         self._warnings: list[str] = []
         self.engine = create_engine(
             parsed,
@@ -123,20 +126,23 @@ class PostgresqlDatabase:
 
     def write(self, writer: Connection, changes: Changes) -> frozenset[Fence]:
         self._warnings.clear()
+        changes = changes._replace(ends={**changes.ends, **self.written.next()})
+        newest = self.written.newest
         if _size(changes) > _STATEMENT_BYTES:
-            lost = _in_pieces(writer, changes)
+            lost = _in_pieces(writer, changes, newest)
         else:
             try:
-                lost = _execute(writer, changes)
+                lost = _execute(writer, changes, newest)
             except IntegrityError as error:
                 if not isinstance(error.orig, psycopg.errors.UniqueViolation):
                     raise
                 # A row of a run was there already; all of the statement was undone.
-                lost = _execute(writer, _as_puts(changes))
+                lost = _execute(writer, _as_puts(changes), newest)
         if lost:
             return lost
         if self._warnings:  # "canceling wait for synchronous replication": committed, but not where it should be by now
             raise StoreError(f"{self.where}: what was written may not be safe: {'; '.join(self._warnings)}")
+        self.written.made()
         return frozenset()
 
     def pages(self, start: bytes, stop: bytes, reverse: bool) -> Iterator[Sequence[tuple[bytes, bytes]]]:
@@ -206,13 +212,17 @@ def _as_puts(changes: Changes) -> Changes:
     return changes._replace(runs={}, puts={**changes.puts, **changes.runs})
 
 
-def _in_pieces(writer: Connection, changes: Changes) -> frozenset[Fence]:
-    """Makes the changes in one transaction of several statements; returns the fences that are not valid."""
+def _in_pieces(writer: Connection, changes: Changes, newest: tuple[bytes, bytes] | None) -> frozenset[Fence]:
+    """Makes the changes in one transaction of several statements, as :func:`_execute` does in one."""
     writer.exec_driver_sql("BEGIN")
     # A process that is stopped in between would keep the leases locked, and nobody could take over.
     writer.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = '2s'")
     for piece in _pieces(_as_puts(changes)):
-        lost = _execute(writer, piece)
+        try:
+            lost = _execute(writer, piece, newest)
+        except StoreBehind:
+            writer.exec_driver_sql("ROLLBACK")
+            raise
         if lost:
             writer.exec_driver_sql("ROLLBACK")
             return lost
@@ -233,8 +243,9 @@ def _pieces(changes: Changes) -> Iterator[Changes]:
         yield rest._replace(puts=puts)
 
 
-def _execute(writer: Connection, changes: Changes) -> frozenset[Fence]:
-    """Makes the changes in one statement; returns the fences that are not valid."""
+def _execute(writer: Connection, changes: Changes, newest: tuple[bytes, bytes] | None) -> frozenset[Fence]:
+    """Makes the changes in one statement; returns the fences that are not valid. Raises StoreBehind: the row ``newest``, or a
+    later one in its place, is not there, and nothing was written."""
     runs, puts, deletes, fences, ends = changes
     parameters: dict[str, object] = {}
     if fences:
@@ -248,16 +259,21 @@ def _execute(writer: Connection, changes: Changes) -> frozenset[Fence]:
         parameters["end_keys"], parameters["end_values"] = _Bytes(ends), _Bytes(ends.values())
     if deletes:
         parameters["deletes"] = _Bytes(sorted(deletes))
-    statement = _statement(bool(fences), bool(runs), bool(puts), bool(ends), bool(deletes))
-    result = writer.exec_driver_sql(statement, parameters)
-    return fences - {Fence(*row) for row in result} if fences else fences
+    if newest is not None:
+        parameters["newest_key"], parameters["newest_value"] = newest
+    statement = _statement(bool(fences), bool(runs), bool(puts), bool(ends), bool(deletes), newest is not None)
+    result = writer.exec_driver_sql(statement, parameters).all()
+    if result and not result[0][0]:
+        raise StoreBehind("what was written last is not there any more")
+    return fences - {Fence(*row[1:]) for row in result} if fences else fences
 
 
 @cache
-def _statement(fences: bool, runs: bool, puts: bool, ends: bool, deletes: bool) -> str:
+def _statement(fences: bool, runs: bool, puts: bool, ends: bool, deletes: bool, newest: bool) -> str:
     """Builds the statement of a write. All parts see one state; the lease rows are locked to the end against a change of hands,
     and one that happened while this waited for a row is seen."""
-    standing = "(SELECT count(*) FROM fence) = cardinality(%(resources)s::bytea[])" if fences else "true"
+    there = "EXISTS (SELECT FROM oncelog_row WHERE key = %(newest_key)s AND value >= %(newest_value)s)" if newest else "true"
+    standing = f"(SELECT count(*) FROM fence) = cardinality(%(resources)s::bytea[]) AND {there}" if fences else there
     parts = []
     if fences:
         parts.append(
@@ -281,7 +297,7 @@ def _statement(fences: bool, runs: bool, puts: bool, ends: bool, deletes: bool) 
         parts.append(insert.format("end") + rising)
     if deletes:
         parts.append(f"deleted AS (DELETE FROM oncelog_row WHERE key = ANY (%(deletes)s::bytea[]) AND {standing})")
-    return f"WITH {', '.join(parts)} SELECT {'resource, epoch FROM fence' if fences else '1'}"
+    return f"WITH {', '.join(parts)} SELECT {there}{', resource, epoch FROM fence' if fences else ''}"
 
 
 class _Bytes:

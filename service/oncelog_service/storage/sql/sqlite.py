@@ -57,6 +57,7 @@ from oncelog_service.storage.port import Fence, Staged, StagedFile, StoreDamaged
 from oncelog_service.storage.sql.sqlite_keys import KEYS_KEY, Keys, counted, counted_ranges
 from oncelog_service.storage.sql.store import PAGES, Changes, no_bytes
 from oncelog_service.storage.sql.tables import LEASE, ROW
+from oncelog_service.storage.sql.written import Written
 
 _RAISE = "INSERT INTO oncelog_row (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)"
 _GET = "SELECT value FROM oncelog_row WHERE key = ?"
@@ -101,6 +102,7 @@ class SqliteDatabase:
         self._path = Path(os.path.realpath(path))  # SQLite follows a link, and keeps the write-ahead log where it leads to
         self._making = Making(self._path)
         self.number, self._keys, self._known = 0, Keys(), set[bytes]()
+        self.written = Written()  # its own number does
         self._end: EndFile | None = None
         self._lock: int | None = None
         try:

@@ -17,12 +17,14 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from oncelog.sql.table import create_missing
+from oncelog_service.storage.incarnation import behind_row
 from oncelog_service.storage.port import (
     Batch,
     Fence,
     LeaseTable,
     Rows,
     Staged,
+    StoreBehind,
     StoreClosed,
     StoreDamaged,
     StoreError,
@@ -30,9 +32,11 @@ from oncelog_service.storage.port import (
     Table,
 )
 from oncelog_service.storage.reads import RunningReads
+from oncelog_service.storage.seals import seal
 from oncelog_service.storage.sql.ends import decode_end, encode_end, end_key, ends_between, log_of, log_of_range, newest_of
 from oncelog_service.storage.sql.leases import SqlLeaseTable
 from oncelog_service.storage.sql.tables import METADATA, ROW
+from oncelog_service.storage.sql.written import Written
 
 PAGES = ((32, 2**16), (512, 2**19), (8_192, 2**22))
 """Pages of a scan: so many rows, but none behind the one that reaches so many bytes. The last repeats, most want few."""
@@ -66,6 +70,8 @@ class Database(Protocol):
     """Whether several processes may use it at the same time."""
     number: int
     """Of the newest write, where writes are counted; 0: they are not."""
+    written: Written
+    """By this process."""
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
@@ -258,9 +264,23 @@ class SqlStore:
         pass  # what deleted rows took is written to again, and counted as free
 
     def lease_table(self) -> LeaseTable | None:
+        return self._leases() if self._database.shared else None
+
+    def _leases(self) -> SqlLeaseTable:
         # Its transactions are of several statements, and see what was committed while they waited for a row.
         engine = self._database.engine.execution_options(isolation_level="READ COMMITTED")
-        return SqlLeaseTable(engine) if self._database.shared else None
+        return SqlLeaseTable(engine, self._database.written)
+
+    def check_written(self) -> None:
+        if not self._database.shared:
+            return
+        try:
+            with self._reading():
+                self._database.written.check(self._value)
+        except StoreBehind as behind:
+            key, value = behind_row(self._database.written.name, str(behind))
+            self._leases().end_all(Table.STORE_ID.value + key, seal(Table.STORE_ID, key, value))
+            raise
 
     def close(self) -> None:
         self._failed = True
