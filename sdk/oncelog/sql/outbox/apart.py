@@ -17,8 +17,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from oncelog.sql.table import UnfitEngine
 
-_SECONDS = 1.0
-"""For another thread to get a connection while this one holds one: a pool that has it wait longer hands none out twice."""
+_SECONDS = 3.0
+"""For another thread to get a connection while this one holds one, also on a busy machine: a pool that has it wait longer hands
+none out twice. Only one whose connections are all in use takes so long."""
 
 
 class _Seen(NamedTuple):
