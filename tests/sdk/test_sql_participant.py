@@ -136,6 +136,11 @@ def test_where_nothing_could_be_committed_together_no_transaction_begins(client:
     bound = pytest.raises(ValueError, match="give the connection")
     with engine.connect() as connection, Session(connection) as session, bound:
         start(session)
+    for pool in (StaticPool, SingletonThreadPool):  # of a file: what a process left there would never be looked for
+        one = create_engine(engine.url, poolclass=pool)
+        with pytest.raises(ValueError, match=pool.__name__):
+            start(one)
+        one.dispose()
     with pytest.raises(TypeError):
         start("sqlite://")
     for resource in ("", "x" * 250):

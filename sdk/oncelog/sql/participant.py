@@ -36,7 +36,7 @@ from oncelog.errors import (
 )
 from oncelog.process import forks
 from oncelog.sql.markers import Decision, Key, Markers
-from oncelog.sql.table import Working, check_name, now_ms
+from oncelog.sql.table import UnfitEngine, Working, check_name, now_ms
 from oncelog.transactions.participants import NotCommitted
 from oncelog.wire.models import TransactionState, TransactionStatus
 from oncelog.wire.transaction import Transaction
@@ -76,7 +76,8 @@ class SqlParticipant:
     process died.
 
     Works where a primary key is enforced: SQLite (a file; a database in memory has nothing to recover), PostgreSQL and those
-    that speak like it. One object for one transaction at a time; not for several threads at once.
+    that speak like it. Over more than memory the pool has to have a second connection, for recovery, else ValueError is raised.
+    One object for one transaction at a time; not for several threads at once.
     """
 
     def __init__(
@@ -154,6 +155,7 @@ class SqlParticipant:
         working = self._database.connect() if isinstance(self._database, Engine) else self._database
         try:
             connection = self._markers.connection(working)
+            _check_recoverable(connection)
             if connection.in_nested_transaction():
                 raise ValueError("inside a savepoint there is no transaction that could be committed")
             if not connection.in_transaction():
@@ -359,6 +361,19 @@ class SqlParticipant:
             if is_old or marker.state == state == "committed":
                 served.add(marker.key)
         return served
+
+
+def _check_recoverable(connection: Connection) -> None:
+    """Raises UnfitEngine where something may be left of a process, and there is no second connection that would look for it."""
+    if not isinstance(connection.engine.pool, SingletonThreadPool | StaticPool):
+        return
+    in_memory = "SELECT file = '' FROM pragma_database_list WHERE name = 'main'"
+    if connection.dialect.name != "sqlite" or not connection.exec_driver_sql(in_memory).scalar():
+        pool = type(connection.engine.pool).__name__
+        raise UnfitEngine(
+            f"this engine's {pool} has one connection for a thread: while that is in a transaction, nothing could look for what "
+            "an earlier process left undecided. Leave the pool as SQLAlchemy chooses it"
+        )
 
 
 def _end_transaction(client: Api, pointer: int, decision: Decision) -> bool:
