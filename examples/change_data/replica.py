@@ -13,8 +13,7 @@ place of the topic, and the next one goes on there; two at once do not harm, sin
 has moved, and its changes are rolled back. Whoever reads the table reads a state that there was: the changes of one batch become
 visible together.
 
-The whole log is read. Where producers write in transactions (docs/transactions.md), messages lie there that were rolled back,
-too: such a topic is followed by a ``Consumer``, which is given what is committed.
+Where producers write in transactions (docs/transactions.md), what is applied is what they have committed.
 """
 
 from __future__ import annotations

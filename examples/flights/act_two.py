@@ -6,7 +6,7 @@
    commit, and then the process, at any moment.
 3. Each time the next process ends what was left undecided, the way the database decided, and goes on from the table.
 4. The table is compared with what a transactional reader sees: the same bookings, each once. What was rolled back is in the log
-   all the same, for readers that do not ask about transactions.
+   all the same, for readers that ask for everything.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class ActTwo(Act):
         self.tell_proof("the seats that are left are those that nobody booked", seats)
         aborted = sum(moment.became == "aborted" for moment in self.moments)
         ghosts = check_rolled_back(found, aborted)
-        self.tell_proof(f"what never happened ({len(found.never_happened):,} in the log) only a plain reader sees", ghosts)
+        self.tell_proof(f"what never happened ({len(found.never_happened):,} in the log) only who reads all of it sees", ghosts)
         service = check_service(self.client)
         self.tell_proof("the service has refolded its log: its maps agree", service)
         return left + wrong + seats + ghosts + service
@@ -170,7 +170,7 @@ class ActTwo(Act):
 
     def show(self) -> None:
         """The numbers of the run."""
-        numbers = ("in the table", "read in a transaction", "read plainly")
+        numbers = ("in the table", "read in a transaction", "in the log")
         moments = Table("killed when", *(Column(name, justify="right") for name in numbers), "became")
         for moment in self.moments:
             moments.add_row(moment.place, f"{moment.table:,}", f"{moment.topic:,}", f"{moment.plain:,}", moment.became)
@@ -179,7 +179,7 @@ class ActTwo(Act):
         summary.add_column()
         summary.add_column(justify="right")
         summary.add_row("kill -9", f"{self.story.kills}")
-        summary.add_row("rolled back, read plainly only", f"{len(self.found.never_happened):,}")
+        summary.add_row("rolled back, in the log only", f"{len(self.found.never_happened):,}")
         summary.add_row("booked, kills and restarts included", f"{self.bookings / self.seconds:,.0f}/s")
         self.story.console.print(moments)
         self.story.console.print(summary)

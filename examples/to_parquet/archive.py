@@ -9,8 +9,8 @@ So the folder itself says where to go on: behind the last file. Two at once do n
 or behind a file that is there, and of two that begin alike the longer one has all that the other has. The shorter one is deleted
 then, by whoever is killed in between at its next start; who reads the folder meanwhile takes the longer (`parts`).
 
-The whole log is archived. Where producers write in transactions, that has what was rolled back, too. For such a topic, for
-terabytes and for many machines take Spark (docs/spark.md), which reads what is committed, and has a commit log.
+Where producers write in transactions, what is archived is what they have committed. For terabytes and for many machines take
+Spark (docs/spark.md), which has a commit log.
 """
 
 from __future__ import annotations

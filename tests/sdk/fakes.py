@@ -29,6 +29,11 @@ class Request:
     """Names in lower case."""
     body: bytes
 
+    @property
+    def address(self) -> str:
+        """The path without what is asked behind it."""
+        return self.path.partition("?")[0]
+
 
 @dataclass
 class Answer:
@@ -144,7 +149,10 @@ def forward(target: str, request: Request) -> Answer:
     try:
         connection.request(request.method, request.path, request.body, headers)
         response = connection.getresponse()
-        return Answer(response.status, response.read(), {"content-type": response.getheader("content-type", "")})
+        kept = {
+            name.lower(): value for name, value in response.getheaders() if name.lower().startswith(("content-type", "oncelog-"))
+        }
+        return Answer(response.status, response.read(), kept)
     finally:
         connection.close()
 

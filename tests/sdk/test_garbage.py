@@ -29,6 +29,7 @@ from oncelog.wire.columns import (
     encode_message_columns,
     pack,
 )
+from oncelog.wire.isolation import headers_of
 from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import ReceiveMessages
 from oncelog.wire.requests import CommitRequest, PublishRequest, ReceiptRun
@@ -93,7 +94,8 @@ def test_a_page_that_cannot_be_one_is_refused() -> None:
 
 
 def test_a_page_that_comes_again_is_not_delivered_again() -> None:
-    with fake_server(lambda _: Answer(body=page(GOOD, id_of(8)))) as fake, Client(fake.url, retry=0) as client:
+    again = Answer(body=page(GOOD, id_of(8)), headers=headers_of("committed"))
+    with fake_server(lambda _: again) as fake, Client(fake.url, retry=0) as client:
         reader = Reader("t", client=client)
         assert [message.offset for message in reader.read()] == [3, 4, 5, 6, 7, 8]
         with pytest.raises(InvalidResponse, match=r"delivered already|come again"):

@@ -49,7 +49,7 @@ def holding(house: RunningService, paths: tuple[str, ...], gate: threading.Event
     """A service that answers requests to such paths when the gate is open."""
 
     def handle(request: Request) -> Answer:
-        if request.path.endswith(paths):
+        if request.address.endswith(paths):
             gate.wait(PATIENCE)
         return forward(house.url, request)
 
@@ -202,7 +202,7 @@ def test_closing_a_reader_or_a_consumer_ends_its_iteration_in_the_middle_of_wait
             collect = lambda stream=stream, found=found: found.append(list(stream))  # type: ignore[misc]  # noqa: E731
             thread = threading.Thread(target=collect, daemon=True)
             thread.start()
-            while not any(request.path.endswith(path) for request in fake.requests):
+            while not any(request.address.endswith(path) for request in fake.requests):
                 threading.Event().wait(0.01)
             stream.close()
             thread.join(PATIENCE / 2)  # the answer does not come before

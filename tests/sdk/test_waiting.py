@@ -22,9 +22,9 @@ pytestmark = pytest.mark.usefixtures("twin")
 
 def is_held(request: Request) -> bool:
     """Whether the service is to wait until there is something."""
-    if request.path.endswith("/poll"):
+    if request.address.endswith("/poll"):
         return bool(decode_consume_request(request.headers["content-type"], request.body).wait)
-    return request.path.endswith(("/receive", "/offsets")) and bool(json.loads(request.body).get("wait"))
+    return request.address.endswith(("/receive", "/offsets")) and bool(json.loads(request.body).get("wait"))
 
 
 def test_a_quiet_topic_goes_on_behind_a_gateway_that_cuts_every_wait(house: RunningService) -> None:
@@ -66,7 +66,7 @@ def test_what_was_stuck_in_a_service_that_stood_still_is_asked_again(house: Runn
     topic, turns = f"t-{uuid4().hex}", iter(range(1_000))
 
     def handle(request: Request) -> Answer:
-        if not request.path.endswith(("/poll", "/receive", "/stats")) or (turn := next(turns)) > 1:
+        if not request.address.endswith(("/poll", "/receive", "/stats")) or (turn := next(turns)) > 1:
             return forward(house.url, request)
         if not turn:
             time.sleep(1.3)  # longer than it would be tried again

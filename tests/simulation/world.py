@@ -9,6 +9,7 @@ from random import Random
 
 from oncelog.errors import OncelogError
 from oncelog.wire.columns import decode_message_columns, unpack
+from oncelog.wire.isolation import COMMITTED
 from oncelog.wire.models import Acknowledge, OpenSubscription, ReceiveMessages, TransactionState
 from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.config import Settings
@@ -160,6 +161,9 @@ class World:
         assert found == expected, f"{topic}: the range up to {upto}"
         assert found[: len(self._ranges[topic])] == self._ranges[topic], f"{topic}: a settled range has changed"
         self._ranges[topic] = found
+        limit = (2, 7, 1_000)[upto % 3]
+        committed = await read_all(opened, limit, isolation=COMMITTED)
+        assert committed == expected, f"{topic}: what is committed up to {upto}, limit {limit}"
 
         consumer = await opened.subscriptions.open(OpenSubscription(name="s", nonce="only"))
         asked = ReceiveMessages(epoch=consumer.epoch, limit=random.randint(1, 20))

@@ -82,7 +82,7 @@ def test_effects_are_told_in_any_form_that_names_their_message(kit: OncelogServi
     assert wrong(kit, [each.value["order"] for each in committed(kit.client, "orders", "default", "json")][::-1]) != {}
     known = {"by": lambda message: message.value["order"], "codec": "json"}
     assert wrong(kit, [0, 1, 2, 3, 4, 5], **known) == {}
-    with Reader("orders", client=kit.client, codec="json", start="earliest", timeout=0) as reader:
+    with Reader("orders", client=kit.client, codec="json", start="earliest", timeout=0, isolation="uncommitted") as reader:
         assert wrong(kit, list(reader), **known) == {"unknown": ["effect 5 (offset 4) is of no committed message of the topic"]}
 
 
@@ -243,7 +243,7 @@ def test_of_a_random_log_exactly_what_was_done_wrong_is_told(kit: OncelogService
     chance, topic = random.Random(seed), f"random-{seed}"
     log_at_random(kit.client, topic, chance)
     committed_now = committed(kit.client, topic, "default")
-    with Reader(topic, client=kit.client, start="earliest", timeout=0) as reader:
+    with Reader(topic, client=kit.client, start="earliest", timeout=0, isolation="uncommitted") as reader:
         rolled_back = sorted({message.offset for message in reader} - {message.offset for message in committed_now})
     done, wrong = list(committed_now), set()
     chosen = chance.sample(committed_now, 9)

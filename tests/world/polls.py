@@ -25,11 +25,13 @@ def decoded(page: Any) -> Polled:
     return decode_polled(encode_consume_response(ONCELOG_AVRO, page.messages, page.last_id, count=page.delivered))
 
 
-async def read_all(log: TopicLog, limit: int = 100, transaction: Transaction | None = None) -> list[Delivered]:
+async def read_all(
+    log: TopicLog, limit: int = 100, transaction: Transaction | None = None, isolation: str | None = None
+) -> list[Delivered]:
     """Everything that polls deliver, page after page; each begins behind the one before it."""
     found, position = list[Delivered](), None
     while True:
-        request = ConsumeRequest(position, inclusive=position is None, limit=limit)
+        request = ConsumeRequest(position, inclusive=position is None, limit=limit, isolation=isolation)
         request.transaction = None if transaction is None else transaction.to_bytes()
         messages, last, *_ = decoded(await log.poll(request, AS_ONCELOG))
         found += [Delivered(each["id"], each["offset"], each["payload"]) for each in messages]

@@ -23,6 +23,7 @@ from oncelog.http.transport import MAX_JSON_BYTES, READ_SECONDS, AsyncTransport,
 from oncelog.http.trust import Certificate, Trust, Verify
 from oncelog.process.procedures import Procedure, called, got
 from oncelog.wire.codec import decode_polled
+from oncelog.wire.isolation import read_headers
 from oncelog.wire.media import JSON, ONCELOG_AVRO
 from oncelog.wire.models import Resource
 from oncelog.wire.requests import Polled
@@ -211,7 +212,15 @@ class Calls:
                     raise
             await self._transport.pause(wait)
 
-    async def _page(self, path: str, body: Callable[[int], bytes], media: str, wait_ms: int, most_messages: int | None) -> Polled:
+    async def _page(
+        self,
+        path: str,
+        body: Callable[[int], bytes],
+        media: str,
+        wait_ms: int,
+        most_messages: int | None,
+        params: dict[str, str] | None = None,
+    ) -> Polled:
         """The messages that a request held by the service for ``wait_ms`` brings; ``body``: of one that is held for so many.
 
         Tried again, it is not held until the service was heard of.
@@ -219,8 +228,9 @@ class Calls:
 
         async def once(held: float) -> Polled:
             data = body(int(held * 1000))
-            answer = await self._transport.ask("POST", path, data, media, None, self._waits(held), ONCELOG_AVRO)
-            return decoded(lambda answer: decode_polled(answer, most_messages), answer)
+            answer, headers = await self._transport.answer("POST", path, data, media, params, self._waits(held), ONCELOG_AVRO)
+            isolation, by = read_headers(headers)
+            return decoded(lambda body: decode_polled(body, most_messages), answer)._replace(isolation=isolation, held=by)
 
         return await self._held(wait_ms / 1000, once, lambda polled: not polled.messages and polled.position is None)
 

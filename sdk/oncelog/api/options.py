@@ -119,6 +119,10 @@ class SendOptions(MessageOptions, total=False):
     """That the newest message with the same key has; None says that no message has it yet."""
 
 
+Isolation = Literal["committed", "uncommitted"]
+"""What a reader is given: what is committed, or everything in the log."""
+
+
 class _Stream(TypedDict, total=False):
     start: Start
     inclusive: bool
@@ -130,6 +134,7 @@ class _Reader(_Stream, total=False):
     transaction: BegunTransaction | Transaction | bytes | None
     generation: int | None
     on_expired: Literal["raise", "skip"]
+    isolation: Isolation
 
 
 class ReaderOptions(ConnectionOptions, _Reader, total=False):

@@ -14,13 +14,14 @@ from uuid import uuid4
 from oncelog.api.calls import as_request, of_generation, parse, quoted, topic_path
 from oncelog.api.plausible import MAX_LONG, check_page
 from oncelog.api.tokens import TokenCalls
-from oncelog.errors import InvalidResponse, OncelogError, TopicExists, from_problem
+from oncelog.errors import InvalidResponse, NotSupported, OncelogError, TopicExists, from_problem
 from oncelog.http.transport import MAX_JSON_BYTES, READ_SECONDS
 from oncelog.message_id import MessageId
 from oncelog.process.procedures import called
 from oncelog.wire.codec import (
     encode_consume_request,
 )
+from oncelog.wire.isolation import COMMITTED, ISOLATION
 from oncelog.wire.media import DEFAULT_NAMESPACE, JSON, ONCELOG_AVRO
 from oncelog.wire.models import (
     Backup,
@@ -283,15 +284,24 @@ class AsyncApi(TokenCalls):
     async def poll(self, topic: str, request: ConsumeRequest, namespace: str = DEFAULT_NAMESPACE) -> Polled:
         """Poll once: records of messages and the position to go on from; :class:`oncelog.Reader` is what one wants.
 
-        Tried again, it waits for what is left of ``request.wait`` only, once the service was heard of.
+        Tried again, it waits for what is left of ``request.wait`` only, once the service was heard of. It brings everything in
+        the log, unless the request says an ``isolation``.
+
+        Raises NotSupported: the service is of a version that knows no isolation; what it answered is not used.
         """
+        isolation = request.isolation
         polled = await self._page(
             topic_path(namespace, topic) + "/poll",
             lambda left_ms: encode_consume_request(replace(request, wait=request.wait and left_ms)),
             ONCELOG_AVRO,
             request.wait or 0,
             request.limit,
+            None if isolation is None else {ISOLATION: isolation},
         )
+        if isolation == COMMITTED and polled.isolation is None:
+            raise NotSupported("the service is of a version whose polls answer what is not committed, too")
+        if polled.isolation not in (isolation, None) and isolation is not None:
+            raise InvalidResponse(f"the answer reads {polled.isolation[:50]!r} where {isolation!r} was asked for")
         check_page(
             polled.messages,
             polled.position,

@@ -13,7 +13,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -156,13 +156,27 @@ class Requests:
             OncelogError: what the service answered otherwise. ConnectionFailed, ResponseTimeout, InvalidResponse: no proper
             answer; ``definite`` is True only if the request cannot have arrived.
         """
+        return (await self.answer(method, path, body, media, params, timeout, accept, most))[0]
+
+    async def answer(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        media: str | None,
+        params: dict[str, str] | None,
+        timeout: float | Again | None,
+        accept: str | None,
+        most: int = MAX_ANSWER_BYTES,
+    ) -> tuple[bytes, Mapping[str, str]]:
+        """The body and the headers, their names in lower case, of a 2xx answer; arguments and errors as of :meth:`ask`."""
         with self.turn():
             again = timeout if isinstance(timeout, Again) else Again(timeout)
             deadline = Deadline(again.timeout or self._timeout, self._watch(path, again) if again is timeout else None)
             response = await self._send(method, path, body, media, params, deadline, accept)
             with self._reading(response):
                 _check_content(response)
-                return await _whole(response, most)
+                return await _whole(response, most), response.headers
 
     async def ask_lines(
         self, method: str, path: str, body: bytes | None = None, media: str | None = None

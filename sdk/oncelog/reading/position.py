@@ -20,9 +20,13 @@ from oncelog.errors import MessagesExpired
 from oncelog.message_id import MessageId
 from oncelog.values.message import Message, Source
 from oncelog.values.start import Start, start_position
+from oncelog.wire.isolation import Held
 from oncelog.wire.models import Acknowledge, ReceiveMessages
 from oncelog.wire.pages import Page
 from oncelog.wire.requests import ConsumeRequest, Polled
+
+TELL_SECONDS = 5.0
+"""How long a reader is held up before it is told."""
 
 Record = Mapping[str, Any]
 """A message, as a mapping of its fields."""
@@ -204,6 +208,28 @@ class ReaderPosition(FetchedAhead):
 
     def _at(self, offset: int) -> ConsumeRequest:
         return ConsumeRequest(start_offset=offset, limit=self._page_size, refuse_expired=True)
+
+
+class HeldUp:
+    """Says when a reader has been held up for so long by one undecided message that it is to be told, which is once."""
+
+    __slots__ = ("_at", "_since", "_told")
+
+    def __init__(self) -> None:
+        self._at: int | None = None
+        """Offset of the message that holds it up."""
+        self._since, self._told = 0.0, False
+
+    def is_told(self, held: Held | None, asked: float, now: float) -> bool:
+        """Whether to tell of what ended a page that was ``asked`` for then; None: nothing did."""
+        at = None if held is None else held.offset
+        if at != self._at:
+            self._at, self._since, self._told = at, asked, False
+        if held is None or self._told:
+            return False
+        # Of a wait that began before that message was published only what came behind it counts.
+        self._told = min(now - self._since, (held.now_ms - held.since_ms) / 1000) >= TELL_SECONDS
+        return self._told
 
 
 class Upto(NamedTuple):

@@ -25,9 +25,13 @@ class Reader(ReaderTwin[T, Api], Stream[T]):
             for message in reader:
                 ...
 
-    Without a ``transaction`` it delivers whatever is in the log, also what is not committed yet or was rolled back. With one, it
-    delivers what that transaction sees, and ends before the first message whose transaction was undecided when it began: waiting
-    there would be of no use, as it does not change for this transaction. A later one goes on from :attr:`position`.
+    It delivers what is committed, and waits before the first message that is not decided; who is held up there for more than 5 s
+    is told by a warning, once. With ``isolation="uncommitted"`` it delivers whatever is in the log, also what is not decided or
+    was rolled back.
+
+    With a ``transaction`` it delivers what that transaction sees, and ends before the first message whose transaction was
+    undecided when it began: waiting there would be of no use, as it does not change for this transaction. A later one goes on
+    from :attr:`position`.
 
     In a forked child it goes on behind what was delivered before the fork, with connections of its own, as its parent does: both
     deliver everything that comes.

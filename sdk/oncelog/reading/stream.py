@@ -10,7 +10,7 @@ from typing import Self
 from oncelog.api.api import Api
 from oncelog.errors import ConsumerClosed, ReaderClosed
 from oncelog.process.errands import Errands
-from oncelog.process.procedures import Procedure, drive
+from oncelog.process.procedures import Procedure, drive, got
 from oncelog.reading.twins import StreamTwin, T
 from oncelog.values.message import Message
 from oncelog.wire.requests import Polled
@@ -30,7 +30,7 @@ class Stream(StreamTwin[T, Api]):
         return drive(self._has_message())
 
     def _ask(self, call: Callable[[], Polled | Procedure[Polled]]) -> Polled | Procedure[Polled]:
-        return self._errands.run(call)
+        return self._errands.run(lambda: drive(got(call())))
 
     def __enter__(self) -> Self:
         return self

@@ -9,17 +9,20 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from oncelog.api.api import C, OfTopic
-from oncelog.api.options import BegunTransaction
+from oncelog.api.options import BegunTransaction, Isolation
 from oncelog.api.retry import may_retry
 from oncelog.codecs import codec_for
 from oncelog.errors import (
     ConsumerClosed,
     ConsumerFenced,
     MessagesExpired,
+    NotSupported,
     OncelogError,
     ReaderClosed,
     StaleMessageId,
@@ -31,12 +34,14 @@ from oncelog.message_id import MessageId
 from oncelog.process.errands import Stopped
 from oncelog.process.procedures import Procedure, called, got
 from oncelog.process.tracing import Place, switch
-from oncelog.reading.position import ConsumerPosition, FetchedAhead, Found, ReaderPosition, Upto
+from oncelog.reading.older import OlderService
+from oncelog.reading.position import ConsumerPosition, FetchedAhead, Found, HeldUp, ReaderPosition, Upto
 from oncelog.values.message import Message, Source, check_place
 from oncelog.values.outgoing import check_seconds
 from oncelog.values.start import Start
+from oncelog.wire.isolation import COMMITTED, UNCOMMITTED, Held
 from oncelog.wire.media import DEFAULT_NAMESPACE
-from oncelog.wire.models import Subscription
+from oncelog.wire.models import Subscription, TopicAsked
 from oncelog.wire.requests import ConsumeRequest, Polled
 from oncelog.wire.transaction import Transaction
 
@@ -182,11 +187,12 @@ class ReaderTwin(StreamTwin[T, C]):
         transaction: BegunTransaction | Transaction | bytes | None = None,
         generation: int | None = None,
         on_expired: Literal["raise", "skip"] = "raise",
+        isolation: Isolation = "committed",
     ) -> None:
         """
         Args:
-            start: ``earliest``; ``latest`` (what is published from now on); a message id: after it, or with ``inclusive`` at
-                it; an offset or an aware datetime: the first message at or after it.
+            start: ``earliest``; ``latest`` (what is published from now on, and what is not decided yet); a message id: after it,
+                or with ``inclusive`` at it; an offset or an aware datetime: the first message at or after it.
             timeout: seconds without a new message after which iteration ends; None never ends, 0 ends at the end of the log.
             client: a :class:`oncelog.Client`, or for asyncio an :class:`oncelog.AsyncClient`; else it makes one of its own.
             verify, cert, proxy: as of a :class:`oncelog.Client`, where none is given.
@@ -197,13 +203,23 @@ class ReaderTwin(StreamTwin[T, C]):
             on_expired: ``raise``: MessagesExpired where retention was faster than this reader, so that messages behind its
                 position are gone (Kafka's ``auto.offset.reset=none``); ``skip``: go on with the first one that lives, and count
                 them in :attr:`lost`. ``earliest`` and a datetime as ``start`` say themselves that what is gone is not asked for.
+            isolation: ``committed``: what is committed, up to the first message that is not decided, where it waits;
+                ``uncommitted``: everything in the log, also what is not decided or was rolled back. In a transaction it is what
+                that sees.
 
         Raises:
-            TopicNotFound, OffsetOutOfRange, StaleMessageId, MessagesExpired at the first read (at once for ``latest``).
+            NotSupported: the service is of a version that cannot say what is committed. TopicNotFound, OffsetOutOfRange,
+                StaleMessageId, MessagesExpired. All at the first read, at once for ``latest``.
         """
         if on_expired not in ("raise", "skip"):
             raise ValueError(f"on_expired is 'raise' or 'skip', not {on_expired!r}")
+        if isolation not in (COMMITTED, UNCOMMITTED):
+            raise ValueError(f"isolation is 'committed' or 'uncommitted', not {isolation!r}")
         super().__init__(ReaderPosition(page_size, on_expired == "skip"), timeout, codec, page_size)
+        self._is_committed = isolation == COMMITTED and transaction is None
+        self._held: Held | None = None
+        self._held_up = HeldUp()
+        self._older: OlderService | None = None
         self._connect(topic, namespace, client, url, verify, cert, proxy)
         self._prepare()
         self._transaction = transaction.to_bytes() if isinstance(transaction, Transaction) else transaction
@@ -224,24 +240,78 @@ class ReaderTwin(StreamTwin[T, C]):
         retention has deleted them and it is not known which was the first, all before the first one that lives are counted."""
         return self._at.lost
 
+    @property
+    def held(self) -> Held | None:
+        """The undecided message that ended the last look for more, with its offset and write pointer, and since when it is there;
+        None: nothing holds this reader up."""
+        return self._held
+
     async def _begin(self, start: Start, inclusive: bool, generation: int | None) -> None:
         if start == "latest":
-            stats = await got(self._client.stats(self._topic, self._namespace))
-            start, generation = stats.upcoming_offset, stats.generation
+            start, generation = await self._latest()
         self._at.begin(start, inclusive, generation)
+
+    async def _latest(self) -> tuple[int, int]:
+        """The offset behind the last message that is stable, or of all, and the generation that it is of."""
+        if self._is_committed:
+            found = await got(self._client.offsets({self._topic: TopicAsked()}, self._namespace))
+            return found[self._topic].stable, found[self._topic].generation
+        stats = await got(self._client.stats(self._topic, self._namespace))
+        return stats.upcoming_offset, stats.generation
+
+    async def _poll(self, asked: ConsumeRequest) -> Polled:
+        if not self._is_committed:
+            return await self._received(partial(self._client.poll, self._topic, asked, self._namespace))
+        if self._older is None or self._older.is_replaced:
+            request = replace(asked, isolation=COMMITTED)
+            try:
+                return await self._received(partial(self._client.poll, self._topic, request, self._namespace))
+            except NotSupported:
+                self._told_of_older()
+        assert self._older is not None
+        return await self._received(partial(self._older.poll, asked))
+
+    def _told_of_older(self) -> None:
+        place = f"{self._namespace}/{self._topic}"
+        if self._older is None:
+            _log_of_readers.warning(
+                "%s: the service is of an older version, whose polls do not know what is committed: it is asked in other ways, "
+                "which are slower",
+                place,
+            )
+        self._older = OlderService(self._client, self._topic, self._namespace)
+
+    def _note_held(self, held: Held | None, asked: float) -> None:
+        if not self._held_up.is_told(held, asked, time.monotonic()):
+            return
+        assert held is not None
+        _log_of_readers.warning(
+            "%s/%s: nothing is delivered from offset %d on: write pointer %d holds it back, undecided since %s. It goes on when "
+            'that has ended (oncelog tx list, oncelog topic show %s); isolation="uncommitted" reads on without waiting',
+            self._namespace,
+            self._topic,
+            held.offset,
+            held.write_pointer,
+            datetime.fromtimestamp(held.since_ms / 1000, UTC).isoformat(timespec="seconds"),
+            self._topic,
+        )
 
     async def _fetch(self, wait_ms: int) -> Found:
         while True:
-            asked = self._at.asks(wait_ms, self._transaction_bytes())
+            asked, began = self._at.asks(wait_ms, self._transaction_bytes()), time.monotonic()
             try:
-                polled = await self._received(partial(self._client.poll, self._topic, asked, self._namespace))
+                polled = await self._poll(asked)
             except MessagesExpired as error:
                 if self._has_moved(asked):
                     return Found.MORE
                 lost, place = self._at.expired(error), f"{self._namespace}/{self._topic}"
                 _log_of_readers.warning("%s: %d messages expired before they were read: %s", place, lost, error.detail)
             else:
-                return Found.MORE if self._has_moved(asked) else self._at.answered(asked, polled, time.monotonic())
+                if self._has_moved(asked):
+                    return Found.MORE
+                self._held = polled.held
+                self._note_held(polled.held, began)
+                return self._at.answered(asked, polled, time.monotonic())
 
     def _has_moved(self, asked: ConsumeRequest) -> bool:
         """Whether another task has moved it since this was asked: what came lies elsewhere, or is held already."""

@@ -163,8 +163,10 @@ _OTHERWISE = {"payloads": "messages", "write_pointer": "transactionWritePointer"
 
 
 def _fields_of(kind: type[Any]) -> dict[str, str]:
-    """Of a dataclass that travels: how the schema calls a field → the field. What is not compared does not travel."""
-    return {_OTHERWISE.get(each.name) or to_camel(each.name): each.name for each in fields(kind) if each.compare}
+    """Of a dataclass that travels: how the schema calls a field → the field. What is not compared, or stands in the address, does
+    not travel in the body."""
+    within = (each.name for each in fields(kind) if each.compare and "in" not in each.metadata)
+    return {_OTHERWISE.get(name) or to_camel(name): name for name in within}
 
 
 def _record_of(value: Any, names: Mapping[str, str]) -> dict[str, Any]:
@@ -391,7 +393,7 @@ def encode_consume_response(
     if media == AVRO:
         return b"".join(array)
     end = NULL_BRANCH if position is None else VALUE_BRANCH + encode_bytes(position)
-    said = (None,) * 4 if polled is None else polled[2:]
+    said = (None,) * 4 if polled is None else polled[2:6]
     body = b"".join([*array, end, *map(encode_optional_long, said)])
     if media == ONCELOG_AVRO:
         return body

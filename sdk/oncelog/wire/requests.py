@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from oncelog.wire.erasure import is_erased
+from oncelog.wire.isolation import Held
 
 STORED = "stored"
 DUPLICATE = "duplicate"
@@ -149,6 +150,10 @@ class Polled(NamedTuple):
     """By the service's clock."""
     ttl_ms: int | None = None
     """Of the topic."""
+    isolation: str | None = None
+    """What was read (:mod:`oncelog.wire.isolation`); None: the service is of a version that does not say it."""
+    held: Held | None = None
+    """What ended a page without messages, of those that are committed."""
 
 
 @dataclass(slots=True)
@@ -169,3 +174,5 @@ class ConsumeRequest:
     """Of the topic, that the start was found in: another one is refused."""
     refuse_expired: bool = False
     """A start behind which messages have expired by the topic's ttl is refused."""
+    isolation: str | None = field(default=None, metadata={"in": "address"})
+    """COMMITTED or UNCOMMITTED (:mod:`oncelog.wire.isolation`); None is the latter, where there is no transaction."""

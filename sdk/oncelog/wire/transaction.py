@@ -127,6 +127,9 @@ class Transaction:
             raise InvalidTransaction(f"these {len(data)} bytes are not a transaction in Thrift's binary protocol") from error
 
 
+SETTLED = Transaction(transaction_id=0, read_pointer=2**63 - 1)
+"""What sees everything that is not rolled back. Of the stable part of a log, that is what is committed."""
+
 _TYPE_I32, _TYPE_I64, _TYPE_LIST = 8, 10, 15
 _FIELD = struct.Struct(">Bh")
 _NUMBER = {_TYPE_I32: struct.Struct(">i"), _TYPE_I64: struct.Struct(">q")}

@@ -9,6 +9,7 @@ from operator import lt
 from oncelog.errors import InvalidMessageId, InvalidRequest, RequestTooLarge
 from oncelog.message_id import SIZE
 from oncelog.wire.erasure import ERASED, check_mark
+from oncelog.wire.isolation import COMMITTED, UNCOMMITTED
 from oncelog.wire.models import PRODUCER_PATTERN, SUBSCRIPTION_PATTERN, Acknowledge, StartPosition
 from oncelog.wire.requests import ConsumeRequest, PublishRequest
 from oncelog_dedup import MAX_SEQUENCE_ID
@@ -132,6 +133,10 @@ def check_consume(request: ConsumeRequest) -> None:
             raise InvalidRequest("startFrom and startOffset exclude each other")
         if request.start_offset < 0:
             raise InvalidRequest(f"startOffset is 0 or more, not {request.start_offset}")
+    if request.isolation not in (None, COMMITTED, UNCOMMITTED):
+        raise InvalidRequest(f"isolation is {COMMITTED} or {UNCOMMITTED}, not {request.isolation[:50]!r}")
+    if request.isolation is not None and request.transaction is not None:
+        raise InvalidRequest("isolation and transaction exclude each other: a transaction says itself what it sees")
     if isinstance(request.start_from, int) and not 0 <= request.start_from <= MAX_TIMESTAMP:
         raise InvalidRequest(f"startFrom as a timestamp is ms since 1970, 0 to {MAX_TIMESTAMP}, not {request.start_from}")
 

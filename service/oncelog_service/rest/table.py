@@ -297,6 +297,7 @@ _MESSAGE_ROUTES = (
     ),
     Route(
         "POST", TOPIC + "/poll", messages.poll, "Poll messages", (errors.InvalidTransaction, errors.InvalidMessageId, *_READING),
+        query={"isolation": "committed: only what is committed, up to the first message that is not decided; or uncommitted"},
         takes=_avro("ConsumeRequest"), gives=_avro("ConsumeResponse"), reads=True,
         right=Right.READ,
     ),

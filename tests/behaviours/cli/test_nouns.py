@@ -313,14 +313,14 @@ def test_what_topics_hold_back_is_listed_and_an_operator_ends_it() -> None:
         pointer = client.start_transaction().write_pointer - 1  # of nobody here
         client.publish("t", PublishRequest([b"1", b"2"], "writer", sequence_ids=[0, 1], write_pointer=pointer))
         client.publish("t", PublishRequest([b"behind"]))
-        assert run("read", "t", "--committed", url=client.url).stdout == "", "nothing behind what is not decided either"
+        assert run("read", "t", url=client.url).stdout == "", "nothing behind what is not decided either"
         check(
             client,
             ("tx list --state held", [{"write_pointer": pointer, "topic": "t", "messages": 2, "producers": ["writer"]}]),
             ("tx list --state held", str(pointer)),
             ("topic show t", f"held by {pointer}\t2 messages of writer from offset 0"),
             ("subscription list t", str(pointer)),
-            ("read t", "1\n2\n"),
+            ("read t --uncommitted", "1\n2\n"),
             *declined(f"topic settle t {pointer} --rolled-back"),
             (f"topic settle t {pointer} --rolled-back --yes", {"committed": False}),
             ("tx list --state held", []),

@@ -112,8 +112,9 @@ def test_the_last_ten_are_ten_whatever_was_rolled_back_before_the_end(topic: str
         with Producer[bytes]("t", client=client) as producer:
             producer.send(b"last")
         assert client.stats("t").upcoming_offset == 61
-    assert _read(topic, "--from", "-2") == [b"rolled back 49", b"last"]
-    assert _read(topic, "--from", "-3", "--committed") == [b"8", b"\xff\xfe", b"last"]
+    assert _read(topic, "--from", "-2", "--uncommitted") == [b"rolled back 49", b"last"]
+    for committed in ((), ("--committed",)):
+        assert _read(topic, "--from", "-3", *committed) == [b"8", b"\xff\xfe", b"last"]
 
 
 def test_nothing_behind_what_is_undecided_is_taken_for_committed(topic: str) -> None:
@@ -125,10 +126,13 @@ def test_nothing_behind_what_is_undecided_is_taken_for_committed(topic: str) -> 
         transaction.checkpoint()
         with Producer[bytes]("t", client=client) as producer:
             producer.send(b"behind it")
-        once = run("read", "t", "--committed", url=topic)
-        assert once.stdout_bytes.split(b"\n") == [*lines, b""]
-        assert once.stderr == "nothing is decided from offset 10 on\n"
-        with process("read", "t", "--committed", "--follow", "-n", "12", url=topic) as reader:
+        for committed in ((), ("--committed",)):
+            once = run("read", "t", *committed, url=topic)
+            assert once.stdout_bytes.split(b"\n") == [*lines, b""]
+            assert once.stderr == "nothing is decided from offset 10 on\n"
+        assert _read(topic, "--uncommitted") == [*lines, b"undecided", b"behind it"]
+        assert run("read", "t", "--uncommitted", "--subscription", "s", url=topic).exit_code == 2
+        with process("read", "t", "--follow", "-n", "12", url=topic) as reader:
             assert reader.stdout is not None
             assert [reader.stdout.readline() for _ in lines] == [line + b"\n" for line in lines]
             transaction.finish()
@@ -257,3 +261,36 @@ def test_a_reader_of_the_output_that_has_enough_may_leave(topic: str) -> None:
             reader.stdout.close()
             assert reader.stderr.read() == b""
             assert reader.wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "parquet"])
+def test_what_was_rolled_back_is_in_no_export_and_is_published_only_at_a_word(
+    topic: str, running: RunningService, tmp_path: Path, form: str
+) -> None:
+    with Client(topic) as client:
+        client.create_topic("copied")
+        transaction = client.transaction()
+        transaction.start()
+        transaction.send("t", b"never happened")
+        transaction.checkpoint()
+        transaction.abort()
+        running.settled()
+        with Producer[bytes]("t", client=client) as producer:
+            producer.send(b"last")
+
+    def copied(*arguments: str) -> list[bytes]:
+        file = tmp_path / "f"
+        assert run("read", "t", "-o", form, "--to", str(file), *arguments, url=topic).exit_code == 0
+        how = ("--producer", "copy", "--sequence-id", "column=offset", "--resume", "--file", str(file), "-i", form)
+        done = run("publish", "copied", *how, url=topic)
+        if arguments:
+            assert (done.exit_code, "state is 'rolled_back'" in done.stderr) == (1, True)
+            assert run("publish", "copied", *how, "--uncommitted", url=topic).exit_code == 0
+        return [line for line in run("read", "copied", url=topic).stdout_bytes.split(b"\n") if line]
+
+    lines = [*(b"%d" % number for number in range(9)), b"\xff\xfe"]
+    assert copied() == [*lines, b"last"]
+    with Client(topic) as client:
+        client.delete_topic("copied")
+        client.create_topic("copied")
+    assert copied("--uncommitted") == [*lines, b"never happened", b"last"]

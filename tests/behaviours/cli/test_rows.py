@@ -170,10 +170,10 @@ def test_json_of_a_row_is_the_same_each_time_and_says_what_it_cannot() -> None:
 def test_a_message_in_json_says_what_is_wrong_with_it(members: dict[str, object], says: str | None) -> None:
     numbered = says is not None and (says.startswith("n is") or says == "has no n")
     if says is None:
-        assert as_message(members, None) == Row(b"")
+        assert as_message(members, Columns()) == Row(b"")
         return
     with pytest.raises(InvalidRequest, match=says):
-        as_message(members, "n" if numbered else None)
+        as_message(members, Columns(number="n" if numbered else None))
 
 
 def test_a_column_may_be_text_bytes_or_a_whole_number_and_nothing_else() -> None:

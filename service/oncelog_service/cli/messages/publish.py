@@ -39,6 +39,12 @@ def register(app: typer.Typer) -> None:
     command(app, "publish", patience=RETRY_SECONDS)(publish)
 
 
+Resume = Annotated[bool, typer.Option("--resume", help="Go on behind what is persisted; --sequence-id line unless it is said.")]
+Uncommitted = Annotated[
+    bool, typer.Option("--uncommitted", help="Messages whose `state` says that they are undecided or rolled back, too.")
+]
+
+
 def publish(
     session: Session,
     topic: Topic,
@@ -64,9 +70,7 @@ def publish(
             show_default=False,
         ),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on behind what is persisted; --sequence-id line unless it is said.")
-    ] = False,
+    resume: Resume = False,
     key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every message.", show_default=False)] = None,
     properties: Annotated[
         list[str] | None, typer.Option("--property", "-P", metavar="NAME=VALUE", help="Property of every message; repeatable.")
@@ -79,6 +83,7 @@ def publish(
         list[str] | None,
         typer.Option("--property-column", help="A property of its name; repeatable.", show_default=False),
     ] = None,
+    uncommitted: Uncommitted = False,
     ttl: Annotated[int | None, typer.Option("--ttl", min=1, help="Seconds that the messages live.", show_default=False)] = None,
     expect_offset: Annotated[
         int | None,
@@ -93,7 +98,7 @@ def publish(
     if numbering.is_given and producer is None:
         raise typer.BadParameter("a sequence id means something only under a name; give --producer NAME")
     extras = Extras(None if key is None else os.fsencode(key), parse_properties(properties or []), ttl)
-    columns = Columns(payload_column, key_column, numbering.column, tuple(property_columns or ()))
+    columns = Columns(payload_column, key_column, numbering.column, tuple(property_columns or ()), uncommitted)
     with (
         said_once("oncelog.producer"),
         Interrupts() as interrupts,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import typer
 
 from oncelog import Consumer, Message, Reader
 from oncelog.api.calls import RETRY_SECONDS
+from oncelog.api.options import Isolation
 from oncelog.reading.reader import Start
 from oncelog.values.start import start_position
 from oncelog.wire.models import InspectedRow
@@ -30,8 +30,6 @@ from oncelog_service.cli.values import parse_bound, parse_properties, parse_star
 
 _PAGE = 1_000
 _FETCHED = 5_000
-_UNDECIDED_SECONDS = 0.5
-"""Before what was undecided is looked at again."""
 _AGO = {"s": timedelta(seconds=1), "m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1)}
 
 
@@ -80,8 +78,11 @@ def read(
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Most messages to print.", show_default=False)] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="At the end, wait for more.")] = False,
     committed: Annotated[
-        bool, typer.Option("--committed", help="Only what is committed, and nothing behind what is undecided.")
-    ] = False,
+        bool,
+        typer.Option(
+            "--committed/--uncommitted", help="Only what is committed, and nothing behind what is undecided; or everything."
+        ),
+    ] = True,
     key: Annotated[str | None, typer.Option("--key", "-k", help="Only with this key.", show_default=False)] = None,
     properties: Properties = None,
     fields: Fields = None,
@@ -104,13 +105,16 @@ def read(
         raise typer.BadParameter(
             "acknowledges what is printed, and such a file is there only at the end", param_hint="--subscription"
         )
+    if subscription is not None and not committed:
+        raise typer.BadParameter("is given what is committed, always; leave one of the two out", param_hint="--subscription")
     chosen = Filter(None if key is None else os.fsencode(key), parse_properties(properties or []), parse_fields(fields or []))
-    wanted = Wanted(chosen, End.parse(until), limit, follow, committed, committed or output is Written.JSON)
+    states = not committed and output in (Written.CSV, Written.PARQUET)
+    wanted = Wanted(chosen, End.parse(until), limit, follow, committed, states or output is Written.JSON)
     form = None if template is None else parse_template(template)
     begin = _begin(session, topic, start, inclusive, committed)
     with (
         said_once("oncelog.consumer"),
-        writing(output, form, topic, to) as writer,
+        writing(output, form, topic, to, states) as writer,
         _source(session, topic, begin, inclusive, subscription, wanted) as source,
         telling(to is not None and not session.out.as_json, topic) as tell,
     ):
@@ -149,8 +153,8 @@ class Wanted(NamedTuple):
     limit: int | None
     follow: bool
     committed: bool
-    looks_at_rows: bool
-    """Whether the states of transactions are asked for."""
+    says_states: bool
+    """Whether what became of transactions is printed, and asked for."""
 
 
 @dataclass(slots=True)
@@ -175,6 +179,8 @@ class Reading:
         while limit is None or self.count < limit:
             at_most = _PAGE if limit is None or not self.wanted.chosen.is_empty else min(_PAGE, limit - self.count)
             messages = source.read(at_most, timeout) if isinstance(source, Reader) else source.receive(at_most, timeout)
+            if not messages:
+                self._say_held()
             if not messages or not self._page(messages):
                 return
             tell(None, f"{self.count:,} messages")
@@ -187,18 +193,24 @@ class Reading:
         read = f"{self.count} {of}messages were read, the last at offset {self.last.offset}"
         return f"{read}; go on with --from {self.last.message_id}"
 
+    def _say_held(self) -> None:
+        """Why it ends, if that is not the end of the topic."""
+        held = self.source.held if isinstance(self.source, Reader) else None
+        if held is not None:
+            self.session.out.note(f"nothing is decided from offset {held.offset} on")
+
     def _page(self, messages: Sequence[Message[bytes]]) -> bool:
         """Print what is wanted of these. Whether it goes on."""
-        wanted, out = self.wanted, self.session.out
-        seen = _seen(self.session, self.topic, messages) if wanted.looks_at_rows else [Seen(each) for each in messages]
+        wanted = self.wanted
+        seen = _seen(self.session, self.topic, messages) if wanted.says_states else [Seen(each) for each in messages]
         shown: list[Seen] = []
         passed = 0
         for each in seen:
             full = wanted.limit is not None and self.count + len(shown) >= wanted.limit
-            if full or wanted.end.is_reached(each.message) or (wanted.committed and each.undecided):
+            if full or wanted.end.is_reached(each.message):
                 break
             passed += 1
-            if (each.counts or not wanted.committed) and wanted.chosen.matches(each.message):
+            if wanted.chosen.matches(each.message):
                 shown.append(each)
         self.writer.write(shown)
         if passed:
@@ -206,22 +218,10 @@ class Reading:
             self.count, self.looked_at = self.count + len(shown), self.looked_at + passed
             facts = {"read": self.count, "last_message_id": str(self.last.message_id), "last_offset": self.last.offset}
             self.session.facts.update(facts)
-        if isinstance(self.source, Consumer):
-            if self.last is not None and passed:
-                # Behind the flush: a kill in between prints a page twice, and the other way round would lose it.
-                self.source.ack(self.last)
-            return passed == len(seen)
-        if passed == len(seen):
-            return True
-        stopped = seen[passed]
-        if not (wanted.committed and stopped.undecided) or wanted.end.is_reached(stopped.message):
-            return False
-        if not wanted.follow:
-            out.note(f"nothing is decided from offset {stopped.message.offset} on")
-            return False
-        self.source.seek(stopped.message.offset)
-        time.sleep(_UNDECIDED_SECONDS)
-        return True
+        if isinstance(self.source, Consumer) and self.last is not None and passed:
+            # Behind the flush: a kill in between prints a page twice, and the other way round would lose it.
+            self.source.ack(self.last)
+        return passed == len(seen)
 
 
 # --- where it begins
@@ -268,13 +268,15 @@ def _last(session: Session, topic: str, count: int, committed: bool) -> int:
 def _offsets(session: Session, topic: str, within: range, committed: bool) -> Iterator[int]:
     """Of the messages that are there, and count."""
     namespace, client, size = session.namespace, session.client, min(_FETCHED, len(within) or 1)
-    with Reader(topic, start=within.start, page_size=size, on_expired="skip", namespace=namespace, client=client) as reader:
+    isolation: Isolation = "committed" if committed else "uncommitted"
+    with Reader(
+        topic, start=within.start, page_size=size, on_expired="skip", namespace=namespace, client=client, isolation=isolation
+    ) as reader:
         while messages := reader.read(_PAGE, 0):
-            for each in _seen(session, topic, messages) if committed else map(Seen, messages):
-                if each.message.offset >= within.stop or (committed and each.undecided):
+            for message in messages:
+                if message.offset >= within.stop:
                     return
-                if each.counts:
-                    yield each.message.offset
+                yield message.offset
 
 
 def _source(
@@ -284,7 +286,10 @@ def _source(
     # What is not wanted is not fetched, as far as that is known.
     size = _FETCHED if wanted.limit is None or not wanted.chosen.is_empty else min(_FETCHED, wanted.limit)
     if subscription is None:
-        return Reader(topic, start=start, inclusive=inclusive, page_size=size, namespace=namespace, client=client)
+        isolation: Isolation = "committed" if wanted.committed else "uncommitted"
+        return Reader(
+            topic, start=start, inclusive=inclusive, page_size=size, namespace=namespace, client=client, isolation=isolation
+        )
     return Consumer(topic, subscription, start=start, inclusive=inclusive, page_size=size, namespace=namespace, client=client)
 
 

@@ -39,6 +39,8 @@ class Columns(NamedTuple):
     key: str | None = None
     number: str | None = None
     properties: tuple[str, ...] = ()
+    uncommitted: bool = False
+    """Whether messages are taken that `oncelog read` shows as undecided or rolled back, too."""
 
     @property
     def named(self) -> list[str]:
@@ -61,8 +63,16 @@ def by_columns(members: Mapping[str, Any], columns: Columns, whole: bytes | None
     return Row(payload, number, None if key is None else _bytes(str(columns.key), key), properties or None)
 
 
-def as_message(members: Mapping[str, Any], number: str | None) -> Row:
+def check_committed(members: Mapping[str, Any], columns: Columns) -> None:
+    """Raises InvalidRequest for a message that `oncelog read` shows as undecided or rolled back: it would become a fact."""
+    if (state := members.get("state")) not in (None, "committed") and not columns.uncommitted:
+        raise InvalidRequest(f"is a message whose state is {str(state)[:50]!r}: it is published with --uncommitted only")
+
+
+def as_message(members: Mapping[str, Any], columns: Columns) -> Row:
     """A row with the members that `oncelog read` gives a message. Raises InvalidRequest."""
+    check_committed(members, columns)
+    number = columns.number
     payload = _text_or_base64(members, "payload")
     if payload is None:
         raise InvalidRequest("has neither payload nor payload_base64")

@@ -24,7 +24,7 @@ import typer
 
 from oncelog.errors import InvalidRequest
 from oncelog_service.cli.messages.interrupts import Interrupts
-from oncelog_service.cli.messages.rows import Columns, Row, as_message, as_object, by_columns
+from oncelog_service.cli.messages.rows import Columns, Row, as_message, as_object, by_columns, check_committed
 
 _BLOCK = 64 * 1024
 """Bytes read at once."""
@@ -151,7 +151,7 @@ def _of_lines(kind: Kind, blocks: Iterator[bytes], columns: Columns) -> tuple[It
         return together((by_columns(as_object(line), columns, line) for line in feed), feed), "line"
     if columns.named and columns.named != [columns.number]:
         raise typer.BadParameter("JSON says itself what is payload, key and properties", param_hint="--input")
-    return together((as_message(as_object(line), columns.number) for line in feed), feed), "line"
+    return together((as_message(as_object(line), columns) for line in feed), feed), "line"
 
 
 class Feed(Generic[T]):
@@ -205,7 +205,7 @@ def csv_rows(lines: Iterable[list[bytes]], columns: Columns) -> Iterator[list[Ro
             raise InvalidRequest(f"has {len(record)} cells, and there are {len(names)} columns")
         members = dict(zip(names, record, strict=True))
         if are_messages:
-            return as_message(_told(members), columns.number)
+            return as_message(_told(members), columns)
         if columns.key is not None and not members[columns.key]:
             return by_columns(members, columns._replace(key=None))
         return by_columns(members, columns)
@@ -268,7 +268,7 @@ def _parquet(file: Path, columns: Columns) -> Iterator[Source]:
             are_messages = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
         needed = sorted({*columns.named} if columns.payload else {*names})
         if are_messages:
-            needed = [name for name in ("value", "key", "headers", columns.number) if name in names]
+            needed = [name for name in ("value", "key", "headers", "state", columns.number) if name in names]
         read = [0]
 
         def lists() -> Iterator[list[dict[str, Any]]]:
@@ -286,6 +286,7 @@ def _parquet(file: Path, columns: Columns) -> Iterator[Source]:
 
 def _archived(members: Mapping[str, Any], columns: Columns) -> Row:
     """A row of an archive, or of `oncelog read -o parquet`: named as Kafka's source of Spark names them."""
+    check_committed(members, columns)
     properties = _properties(members.get("headers"))
     names = Columns("value", "key" if members.get("key") is not None else None, columns.number)
     row = by_columns(members, names)

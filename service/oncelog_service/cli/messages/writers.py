@@ -51,16 +51,6 @@ class Seen(NamedTuple):
     write_pointer: int | None = None
     state: RowState | None = None
 
-    @property
-    def undecided(self) -> bool:
-        """Whether nobody knows yet if it counts."""
-        return self.state in ("in_progress", "unknown")
-
-    @property
-    def counts(self) -> bool:
-        """Whether it is of no transaction, or of one that is committed."""
-        return self.state in (None, "committed")
-
 
 class Writer(Protocol):
     """Where messages are written."""
@@ -75,18 +65,19 @@ class Writer(Protocol):
 
 
 @contextmanager
-def writing(form: Written, template: Form | None, topic: str, to: Path | None) -> Iterator[Writer]:
-    """A writer. A file has all of what is written in this block, or it is not touched. Raises BadParameter, OSError."""
+def writing(form: Written, template: Form | None, topic: str, to: Path | None, states: bool = False) -> Iterator[Writer]:
+    """A writer. A file has all of what is written in this block, or it is not touched. ``states``: what became of transactions is
+    a column of CSV and Parquet. Raises BadParameter, OSError."""
     is_terminal = to is None and sys.stdout.isatty()
     if is_terminal and form in (Written.RAW, Written.PARQUET):
         raise typer.BadParameter(f"{form} is for a pipe or a file, not for a terminal", param_hint="--output")
     if to is None:
-        writer = _writer(form, template, topic, sys.stdout.buffer, is_terminal)
+        writer = _writer(form, template, topic, sys.stdout.buffer, is_terminal, states)
         yield writer
         writer.close()
         return
     with _replacing(to) as file:
-        writer = _writer(form, template, topic, file, False)
+        writer = _writer(form, template, topic, file, False, states)
         yield writer
         writer.close()
 
@@ -142,14 +133,15 @@ def _is_named(file: BinaryIO, path: Path) -> bool:
     return False
 
 
-def _writer(form: Written, template: Form | None, topic: str, out: BinaryIO, is_terminal: bool) -> Writer:
+def _writer(form: Written, template: Form | None, topic: str, out: BinaryIO, is_terminal: bool, states: bool) -> Writer:
     if template is not None:
         return _Bytes(out, lambda seen: template(seen.message), is_terminal)
     match form:
         case Written.PARQUET:
-            return _Parquet(out, topic)
+            return _Parquet(out, topic, states)
         case Written.CSV:
-            return _Bytes(out, _as_csv, is_terminal, ",".join(_CSV).encode() + b"\n")
+            names = (*_CSV, "state") if states else _CSV
+            return _Bytes(out, lambda seen: _as_csv(seen, names), is_terminal, ",".join(names).encode() + b"\n")
         case Written.JSON:
             return _Bytes(out, _as_json, is_terminal)
         case Written.HEX:
@@ -200,12 +192,12 @@ def _as_json(seen: Seen) -> bytes:
     return json.dumps(as_members(seen)).encode() + b"\n"
 
 
-def _as_csv(seen: Seen) -> bytes:
+def _as_csv(seen: Seen, names: Sequence[str]) -> bytes:
     members = as_members(seen)
     members["properties"] = json.dumps(members["properties"]) if members["properties"] else None
     line = io.StringIO()
     # A carriage return alone is quoted only where it is part of the line end.
-    csv.writer(line, lineterminator="\r\n").writerow([members.get(name) for name in _CSV])
+    csv.writer(line, lineterminator="\r\n").writerow([members.get(name) for name in names])
     return line.getvalue().removesuffix("\r\n").encode() + b"\n"
 
 
@@ -222,7 +214,7 @@ def _text(name: str, data: bytes | None) -> dict[str, str | None]:
 class _Parquet:
     """Writes rows with columns as Spark's source names them."""
 
-    def __init__(self, out: BinaryIO, topic: str) -> None:
+    def __init__(self, out: BinaryIO, topic: str, states: bool) -> None:
         try:
             import pyarrow as pa
             from pyarrow.parquet import ParquetWriter
@@ -231,7 +223,8 @@ class _Parquet:
         header = pa.struct([("key", pa.string()), ("value", pa.binary())])
         columns = [("key", pa.binary()), ("value", pa.binary()), ("topic", pa.string()), ("offset", pa.int64())]
         columns += [("timestamp", pa.timestamp("us", "UTC")), ("headers", pa.list_(header)), ("message_id", pa.binary())]
-        self._schema = pa.schema([*columns, ("producer", pa.string()), ("sequence_id", pa.int64())])
+        columns += [("producer", pa.string()), ("sequence_id", pa.int64()), *([("state", pa.string())] if states else [])]
+        self._schema = pa.schema(columns)
         self._batch, self._topic = pa.RecordBatch, topic
         self._writer: Any = ParquetWriter(out, self._schema)
         self._rows: list[dict[str, Any]] = []
@@ -239,7 +232,7 @@ class _Parquet:
 
     def write(self, messages: Sequence[Seen]) -> None:
         """Keep them, until there are enough of them for a row group."""
-        for message, *_ in messages:
+        for message, _, state in messages:
             self._rows.append(
                 {
                     "key": message.key,
@@ -251,6 +244,7 @@ class _Parquet:
                     "message_id": bytes(message.message_id),
                     "producer": message.producer,
                     "sequence_id": message.sequence_id,
+                    "state": state,
                 }
             )
             self._bytes += len(message.payload)

@@ -13,6 +13,8 @@ from functools import partial
 from itertools import takewhile
 from typing import NamedTuple
 
+from oncelog.wire.isolation import Held
+from oncelog.wire.transaction import SETTLED as SETTLED
 from oncelog.wire.transaction import Transaction
 from oncelog_service.log.judgements import Judgements, judged_at
 from oncelog_service.log.scan import Runs, runs_from, stored_in
@@ -78,10 +80,6 @@ def noting_pointers(encoding: Encoding, pointers: list[tuple[int, int] | None]) 
     return encoding._replace(note=note)
 
 
-SETTLED = Transaction(transaction_id=0, read_pointer=2**63 - 1)
-"""What sees everything that is not rolled back. Of the stable part of a log, that is what is committed."""
-
-
 class Lives(NamedTuple):
     """How long the messages of a page live, as it was when the page was made."""
 
@@ -108,6 +106,8 @@ class Page(NamedTuple):
     """It ended before a message whose transaction the reader's transaction takes for undecided: waiting would not help."""
     more: bool = False
     """It ended because it has looked at as many rows as it may. There is more behind ``last_id``, perhaps nothing that lives."""
+    held: Held | None = None
+    """It has no message, since what is stable ends before this one."""
     room: int = 0
     """Bytes that are left of its bound; below 1 it is full."""
 

@@ -8,17 +8,18 @@ from itertools import count
 from time import perf_counter
 
 from oncelog.errors import MessagesExpired, OffsetOutOfRange, TransactionsUnavailable
+from oncelog.wire.isolation import COMMITTED, Held
 from oncelog.wire.requests import ConsumeRequest
 from oncelog.wire.transaction import Transaction
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.checks import check_consume
 from oncelog_service.log.keep.expiry import Expiry, Living
 from oncelog_service.log.open_topic import OpenTopic
-from oncelog_service.log.read.pages import Bounds, Encoding, Lives, Page, collect, read_page, through
+from oncelog_service.log.read.pages import SETTLED, Bounds, Encoding, Lives, Page, collect, read_page, through
 from oncelog_service.log.scan import after, find_offset
 from oncelog_service.properties import ttl_ms
 from oncelog_service.reading import Place, read
-from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, timestamp_prefix
+from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, split_row_id, timestamp_prefix
 
 _REMEMBERED_BYTES = 2**20
 """Of a reader's transaction that is kept decoded: one with 130,000 invalid pointers."""
@@ -34,6 +35,11 @@ _SMALL_BYTES = 2**20
 """… unless it has more bytes than this. JSON never has (AS_JSON): what it notes of a message must not be noted twice."""
 _SLICES = 100
 """Of one page that holds something: as many cached messages as a page may have twice."""
+HELD_SECONDS = 5.0
+"""How long a poll of what is committed waits, at most, once something undecided holds it up: then it is answered, and says so."""
+_TOLD_SECONDS = 1.0
+"""How long one waits, whatever it asks for, where what holds it up has ended and the topic is about to be told: who has committed
+reads that. It takes 0.02 s (settlement.py), unless much ends at once, or there is no room for a roll-back."""
 
 
 class Polls:
@@ -69,8 +75,8 @@ class Polls:
     async def poll(self, request: ConsumeRequest, encoding: Encoding, by: str | None = None, place: Place | None = None) -> Page:
         """The messages from where the request says, at most its limit; an empty page after its wait at the latest.
 
-        With a transaction: what it sees, up to the first message that is undecided for it. Without one: everything. A large page
-        has the ``place``, until the caller leaves it.
+        With a transaction: what it sees, up to the first message that is undecided for it. Without one: everything, or what is
+        committed, up to where the log is stable. A large page has the ``place``, until the caller leaves it.
 
         Raises:
             NotAllowed: the transaction is not that of ``by``.
@@ -82,37 +88,47 @@ class Polls:
         self._topic.check_generation(request.generation)
         limit = min(request.limit or self._limits.default_poll_messages, self._limits.max_poll_messages)
         transaction = None if request.transaction is None else await self._decoded(request.transaction)
-        if transaction is not None:
+        committed = request.isolation == COMMITTED
+        if committed:
+            transaction = SETTLED
+        elif transaction is not None:
             with suppress(TransactionsUnavailable):  # who may read the topic sees no more with it than without
                 await self._topic.pointers.check_owner(transaction.write_pointer, by)
         start = await self._start(request)
         offset = None if request.start_offset is None else request.start_offset + (not request.inclusive)
         end = self._clock.monotonic() + min(request.wait or 0, self._limits.max_wait_ms) / 1000
+        looked_at, told_by = None, max(end, self._clock.monotonic() + _TOLD_SECONDS)
         while True:
-            seen = self._fold.position.last_message_id
-            page = await self.page(start, limit, encoding, transaction, place)
+            seen = self._last_id(committed)
+            page = await self.page(start, limit, encoding, transaction, place, committed)
             if request.refuse_expired:  # behind it: what has expired, or was deleted, while it was read is left out of it too
-                await self._check_nothing_lost(start, offset, request.transaction is not None)
+                await self._check_nothing_lost(start, offset, transaction is not None, committed)
             if page.last_id is not None:
-                start, offset = after(page.last_id), None
+                start, offset, looked_at = after(page.last_id), None, page.last_id
             left = end - self._clock.monotonic()
             if page.messages or page.undecided or left <= 0:
-                return page
+                if not committed or page.messages:
+                    return page._replace(last_id=looked_at)
+                if not await self._told(seen, told_by):
+                    return page._replace(last_id=looked_at, held=self._held())
+                continue
             if (data := request.transaction) is not None and len(data) > _REMEMBERED_BYTES:
                 transaction = None  # decoded it is ten times as much
-            if not await self._arrival(seen, left):
+            if not await (self._decision(seen, end) if committed else self._arrival(seen, left)):
                 end = 0.0
             self._topic.check_open()
             if transaction is None and data is not None:
                 transaction = await self._decoded(data)
 
-    async def _check_nothing_lost(self, start: bytes, offset: int | None, rolled_back: bool) -> None:
+    async def _check_nothing_lost(self, start: bytes, offset: int | None, rolled_back: bool, stable: bool) -> None:
         """Raises MessagesExpired where messages behind the start have expired by the topic's ttl. ``offset``: the start's, if it
-        is known; ``rolled_back``: rows that were rolled back are no loss."""
+        is known; ``rolled_back``: rows that were rolled back are no loss; ``stable``: only what lies there is one."""
         behind = await self._expiry.behind(start, self._expiry.living(), rolled_back)
         upcoming = self._fold.position.upcoming_offset
         earliest = upcoming if behind.earliest is None else behind.earliest
-        if not behind.lost or (offset is not None and offset >= earliest):
+        if stable:  # of what is not decided nobody knows yet that it is a loss
+            earliest = min(earliest, self._fold.stable.position.upcoming_offset)
+        if not behind.lost or any(each is not None and each >= earliest for each in (offset, behind.first)):
             return
         first = behind.first if offset is None else offset
         what = f"up to offset {earliest - 1}" if first is None else f"at offsets {first} to {earliest - 1}"
@@ -253,7 +269,47 @@ class Polls:
 
         Where the page began says nothing: what lies behind that may have expired, and a poll that looked again would not end.
         """
-        return self._fold.position.last_message_id != seen or await Arrivals.wait([self._topic.arrivals], seconds)
+        return self._last_id(False) != seen or await Arrivals.wait([self._topic.arrivals], seconds)
+
+    def _last_id(self, stable: bool) -> bytes | None:
+        return (self._fold.stable.position if stable else self._fold.position).last_message_id
+
+    def _held(self) -> Held | None:
+        """The first message that is not decided."""
+        run = self._fold.oldest_unsettled
+        if run is None or run.write_pointer is None:
+            return None
+        return Held(run.first_offset, run.write_pointer, split_row_id(run.first_id)[0], self._clock.now_ms())
+
+    async def _told(self, seen: bytes | None, end: float) -> bool:
+        """Whether more is decided than up to the message ``seen``, by then: what comes behind it has ended, and the topic is told
+        a moment later."""
+        while (left := end - self._clock.monotonic()) > 0:
+            if self._last_id(True) != seen:
+                return True
+            run = self._fold.oldest_unsettled
+            if run is None or run.write_pointer is None or not self._topic.transactions.ended(run.write_pointer):
+                return False
+            if not await Arrivals.wait([self._topic.stable_arrivals], left):
+                return False
+            self._topic.check_open()
+        return False
+
+    async def _decision(self, seen: bytes | None, end: float) -> bool:
+        """Return when more is decided than up to the message ``seen``; False where nobody may wait any longer, or it is time to
+        say what holds it up.
+
+        Whatever is published meanwhile ends no wait: behind what is not decided it cannot be read.
+        """
+        held = False
+        while self._last_id(True) == seen:
+            if not held and self._fold.oldest_unsettled is not None:
+                held, end = True, min(end, self._clock.monotonic() + HELD_SECONDS)
+            left = end - self._clock.monotonic()
+            if left <= 0 or not await Arrivals.wait([self._topic.stable_arrivals], left):
+                return False
+            self._topic.check_open()
+        return True
 
 
 def _decode_whole(data: bytes) -> Transaction:

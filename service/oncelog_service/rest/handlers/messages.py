@@ -13,8 +13,9 @@ from oncelog.wire.codec import (
     encode_consume_response,
     encode_publish_response,
 )
+from oncelog.wire.isolation import IN_TRANSACTION, ISOLATION, UNCOMMITTED, headers_of
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, essence
-from oncelog.wire.requests import Polled
+from oncelog.wire.requests import ConsumeRequest, Polled
 from oncelog_service.log.read.inspection import Glance
 from oncelog_service.log.read.pages import AS_JSON, AS_ONCELOG, AS_TMS, Page, noting_pointers
 from oncelog_service.log.topic_log import TopicLog
@@ -101,12 +102,15 @@ async def poll(call: Call) -> Answer:
     `generation` refuses (`stale_message_id`) a topic that was deleted and made anew since the start was found; `refuseExpired`
     refuses (`messages_expired`) a start behind which messages have expired by the topic's ttl, and says which.
     With a `transaction` (Thrift bytes) the answer holds what it sees, and ends before the first message that is undecided for it;
-    without one, everything in the log. In JSON each message of a transaction says its `writePointer` and its `state`.
+    without one, everything in the log, or with `?isolation=committed` what is committed, up to the first message that is not
+    decided. The header `oncelog-isolation` says which of these it was: `transaction`, `uncommitted` or `committed`; an empty
+    answer that ends at an undecided message says in `oncelog-held` which that is. In JSON each message of a transaction says its
+    `writePointer` and its `state`.
     To wait with a large transaction is refused (503 `overloaded`) where many do.
     """
     log = await call.log()
     media = essence(call.content_type)
-    request = await decoded(call, decode_consume_request)
+    request = replace(await decoded(call, decode_consume_request), isolation=call.query.get(ISOLATION))
     by = call.principal.whose()
     pointers: list[tuple[int, int] | None] = []
     glance = log.inspection.glance() if media == JSON else None
@@ -116,7 +120,12 @@ async def poll(call: Call) -> Answer:
         if not may_wait and request.wait and not (page.delivered or page.undecided):
             raise Overloaded("nothing has come yet, and polls with large bodies hold as much as they may; try again")
         more = [_of_transaction(log, glance, each) for each in pointers] if glance is not None else None
-        return await page_answer(media, page, log.generation, more)
+        answer = await page_answer(media, page, log.generation, more)
+    return answer._replace(headers=headers_of(_isolation_of(request), page.held))
+
+
+def _isolation_of(request: ConsumeRequest) -> str:
+    return IN_TRANSACTION if request.transaction is not None else request.isolation or UNCOMMITTED
 
 
 def check_producer(call: Call, name: str | None) -> None:

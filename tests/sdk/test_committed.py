@@ -1,0 +1,300 @@
+"""A reader is given what is committed, unless it asks for more: by a service that knows this, and by one of an older version.
+
+What a poll of it answers is tested in tests/behaviours/test_committed_polls.py; what pages show, in tests/service/test_pages.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import StaticPool
+
+from oncelog import Checkpoint, Client, Message, Producer, Reader
+from oncelog.errors import NotSupported
+from oncelog.reading import position
+from oncelog.reading.position import HeldUp
+from oncelog.wire.isolation import Held, headers_of, read_headers
+from oncelog.wire.requests import PublishRequest
+from tests.patience import PATIENCE
+from tests.sdk.fakes import Answer, FakeServer, Request, fake_server, forward, problem
+from tests.world.awaits import of_threads
+from tests.world.service import RunningService
+
+pytestmark = pytest.mark.usefixtures("twin")
+
+
+def publish(client: Client, topic: str, *payloads: bytes, pointer: int | None = None) -> None:
+    request = PublishRequest(list(payloads), write_pointer=pointer)
+    client.publish(topic, request) if pointer is None else client.publish_transactional(topic, request)
+
+
+def begun(client: Client) -> int:
+    return client.start_transaction("long").write_pointer
+
+
+def read(reader: Reader[bytes]) -> list[bytes]:
+    return [message.payload for message in reader]
+
+
+def test_what_is_rolled_back_or_undecided_is_not_delivered_and_what_was_committed_is_at_once(client: Client, topic: str) -> None:
+    undone, committed, open_ = begun(client), begun(client), begun(client)
+    publish(client, topic, b"0")
+    publish(client, topic, b"undone", pointer=undone)
+    publish(client, topic, b"1", b"2", pointer=committed)
+    publish(client, topic, b"open", pointer=open_)
+    publish(client, topic, b"3")
+    with Reader(topic, client=client, timeout=0, page_size=1) as reader:
+        client.abort_transaction(undone)
+        client.commit_transaction(committed)
+        assert read(reader) == [b"0", b"1", b"2"], "an answered commit is seen, although topics are told a moment later"
+        assert not reader.has_message_available()
+        assert reader.read(timeout=0.01) == []
+        with Reader(topic, client=client, timeout=0, isolation="uncommitted") as everything:
+            assert read(everything) == [b"0", b"undone", b"1", b"2", b"open", b"3"]
+        client.commit_transaction(open_)
+        assert reader.has_message_available()
+        assert read(reader) == [b"open", b"3"]
+
+
+def test_from_latest_is_behind_the_last_message_that_is_decided(client: Client, topic: str) -> None:
+    pointer = begun(client)
+    publish(client, topic, b"0")
+    publish(client, topic, b"open", pointer=pointer)
+    publish(client, topic, b"1")
+    with (
+        Reader(topic, client=client, start="latest", timeout=0) as reader,
+        Reader(topic, client=client, start="latest", timeout=0, isolation="uncommitted") as everything,
+    ):
+        client.commit_transaction(pointer)
+        assert (read(reader), read(everything)) == ([b"open", b"1"], [])
+        publish(client, topic, b"2")
+        assert (read(reader), read(everything)) == ([b"2"], [b"2"])
+
+
+def test_a_reader_with_nothing_but_what_was_rolled_back_before_it_comes_past_it(client: Client, topic: str) -> None:
+    for number in range(5):
+        pointer = begun(client)
+        publish(client, topic, *[b"undone"] * 3, pointer=pointer)
+        client.abort_transaction(pointer)
+        publish(client, topic, b"%d" % number)
+    for start in ("earliest", 1, datetime(2020, 1, 1, tzinfo=UTC)):
+        with Reader(topic, client=client, start=start, timeout=0, page_size=2) as reader:  # type: ignore[arg-type]
+            assert read(reader) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_what_it_reads_is_one_of_two_and_in_a_transaction_what_that_sees(client: Client, topic: str) -> None:
+    with pytest.raises(ValueError, match="isolation"):
+        Reader(topic, client=client, isolation="serializable")  # type: ignore[arg-type]
+    pointer = client.start_transaction()
+    publish(client, topic, b"own", pointer=pointer.write_pointer)
+    with (
+        Reader(topic, client=client, timeout=0, transaction=pointer) as inside,
+        Reader(topic, client=client, timeout=0) as outside,
+    ):
+        assert (read(inside), read(outside)) == ([b"own"], [])
+
+
+# --- who is held up
+
+
+def test_who_is_held_up_is_told_once_by_which_message_and_how_to_read_on(
+    client: Client, topic: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(position, "TELL_SECONDS", 0.0)
+    pointer = begun(client)
+    publish(client, topic, b"0")
+    publish(client, topic, b"open", pointer=pointer)
+    with Reader(topic, client=client, timeout=0) as reader:
+        for _ in range(3):
+            read(reader)
+        (said,) = [each.getMessage() for each in caplog.records if each.name == "oncelog.reader"]
+        for word in (topic, "offset 1", str(pointer), "since 20", 'isolation="uncommitted"', "oncelog tx list"):
+            assert word in said
+        client.abort_transaction(pointer)
+        publish(client, topic, b"1")
+        assert read(reader) == [b"1"]
+    assert len(caplog.records) == 1
+
+
+@of_threads
+def test_it_is_told_behind_five_seconds_of_both_clocks_and_for_each_message_anew() -> None:
+    def held(offset: int, since: float) -> Held:
+        return Held(offset, 7, 1_000_000, 1_000_000 + int(since * 1000))
+
+    at = HeldUp()
+    moments: list[tuple[Held | None, float, float, bool]] = [
+        (held(3, 9.0), 0.0, 4.9, False),
+        (held(3, 9.0), 4.9, 5.0, True),
+        (held(3, 99.0), 5.0, 99.0, False),
+        (held(4, 4.9), 99.0, 120.0, False),
+        (held(4, 5.0), 120.0, 120.1, True),
+        (None, 130.0, 131.0, False),
+        (held(4, 50.0), 131.0, 132.0, False),
+    ]
+    for which, asked, now, told in moments:
+        assert at.is_told(which, asked, now) is told
+
+
+@of_threads
+def test_headers_that_cannot_be_read_are_not_there() -> None:
+    whole = headers_of("committed", Held(1, 2, 3, 4))
+    assert read_headers(whole) == ("committed", Held(1, 2, 3, 4))
+    for broken in (
+        "",
+        "offset=1",
+        "offset=1, write-pointer=x, since=3, now=4",
+        "offset=-1, write-pointer=2, since=3, now=4",
+        f"offset=1, write-pointer=2, since={10**15}, now=4",
+        "=," * 99,
+    ):
+        assert read_headers({**whole, "oncelog-held": broken}) == ("committed", None)
+    assert read_headers({}) == (None, None)
+
+
+# --- an older service
+
+
+@contextmanager
+def older(running: RunningService, at_all: Callable[[Request], Answer | None] = lambda _: None) -> Iterator[FakeServer]:
+    """The service as of a version that knows no isolation: it passes over the parameter, and its answers do not say any."""
+
+    def handle(request: Request) -> Answer | None:
+        request.path = request.address if request.address.endswith("/poll") else request.path
+        answer = at_all(request) or forward(running.url, request)
+        answer.headers = {name: value for name, value in answer.headers.items() if not name.startswith("oncelog-")}
+        return answer
+
+    with fake_server(handle) as fake:
+        yield fake
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 5_000])
+def test_an_older_service_is_read_as_a_newer_one_in_other_ways_and_that_is_told_once(
+    house: RunningService, client: Client, topic: str, page_size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    undone, open_ = begun(client), begun(client)
+    with older(house) as fake, Client(fake.url) as old, Reader(topic, client=old, timeout=0, page_size=page_size) as reader:
+        assert read(reader) == []
+        publish(client, topic, b"0", b"1", b"2")
+        publish(client, topic, b"undone", b"undone", pointer=undone)
+        publish(client, topic, b"3")
+        publish(client, topic, b"open", pointer=open_)
+        publish(client, topic, b"4")
+        assert read(reader) == [b"0", b"1", b"2"]
+        client.abort_transaction(undone)
+        house.settled()
+        assert read(reader) == [b"3"]
+        assert not reader.has_message_available()
+        with Reader(topic, client=old, start="latest", timeout=0) as latest:
+            client.commit_transaction(open_)
+            house.settled()
+            assert (read(reader), read(latest)) == ([b"open", b"4"], [b"open", b"4"])
+    said = [each.getMessage() for each in caplog.records if each.name == "oncelog.reader"]
+    assert len(said) == 2, "once by each reader"
+    assert all("older version" in each for each in said)
+
+
+def test_a_reader_of_an_older_service_waits_until_there_is_something_decided(
+    house: RunningService, client: Client, topic: str
+) -> None:
+    pointer = begun(client)
+    publish(client, topic, b"open", pointer=pointer)
+
+    def commits(request: Request) -> None:
+        if b'"wait": 5000' in request.body or b'"wait":5000' in request.body:
+            client.commit_transaction(pointer)
+
+    with older(house, commits) as fake, Client(fake.url) as old, Reader(topic, client=old) as reader:
+        messages: list[Message[bytes]] = reader.read(timeout=PATIENCE)
+        assert [message.payload for message in messages] == [b"open"]
+        assert len(fake.requests) < 20
+
+
+def test_a_service_that_cannot_say_what_is_committed_is_refused_and_can_be_read_as_it_is(
+    house: RunningService, client: Client, topic: str
+) -> None:
+    publish(client, topic, b"0")
+
+    def away(asked: Request) -> Answer | None:
+        return problem(404, "not_found") if "/offsets" in asked.path else None
+
+    with older(house, away) as fake, Client(fake.url) as old:
+        with Reader(topic, client=old, timeout=0) as reader, pytest.raises(NotSupported, match="uncommitted"):
+            reader.read()
+        with Reader(topic, client=old, timeout=0, isolation="uncommitted") as reader:
+            assert read(reader) == [b"0"]
+
+
+def test_once_a_newer_service_answers_it_is_asked_as_one(house: RunningService, client: Client, topic: str) -> None:
+    publish(client, topic, b"0")
+    is_old = [True]
+
+    def handle(request: Request) -> Answer:
+        answer = forward(house.url, request)
+        if is_old[0]:
+            answer.headers = {"content-type": answer.headers["content-type"]}
+        return answer
+
+    with fake_server(handle) as fake, Client(fake.url) as old, Reader(topic, client=old, timeout=0) as reader:
+        assert read(reader) == [b"0"]
+        is_old[0] = False
+        assert read(reader) == []
+        fake.requests.clear()
+        publish(client, topic, b"1")
+        assert read(reader) == [b"1"]
+        assert {request.path.partition("?")[2] for request in fake.requests} == {"isolation=committed"}
+
+
+@of_threads
+def test_where_a_topic_has_no_transactions_reading_asks_no_more_than_it_did(
+    house: RunningService, client: Client, topic: str
+) -> None:
+    with Producer[bytes](topic, client=client) as producer:
+        producer.send_batch([b"%d" % number for number in range(10)])
+    counts = []
+    for isolation in ("uncommitted", "committed"):
+        with fake_server(lambda request: forward(house.url, request)) as fake, Client(fake.url) as there:
+            with Reader(topic, client=there, timeout=0, page_size=3, isolation=isolation) as reader:  # type: ignore[call-overload]
+                assert len(read(reader)) == 10
+            counts.append(len(fake.requests))
+    assert counts[0] == counts[1]
+
+
+# --- two recipes of the quickstart, together
+
+
+@of_threads
+def test_a_sale_that_is_rolled_back_is_counted_by_no_reader_with_a_checkpoint(client: Client, topic: str) -> None:
+    """Also one that runs in the midst of that transaction, and goes on behind it."""
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE sales (payload BLOB)"))
+    checkpoint = Checkpoint("sales", topic)
+
+    def counted() -> list[bytes]:
+        with engine.begin() as connection:
+            start = checkpoint.load(connection)
+        with Reader[bytes](topic, client=client, start=start or "earliest") as reader:
+            while messages := reader.read(1, timeout=0):
+                with engine.begin() as connection:
+                    connection.execute(text("INSERT INTO sales VALUES (:it)"), [{"it": each.value} for each in messages])
+                    checkpoint.save(connection, messages[-1])
+        with engine.begin() as connection:
+            return list(connection.execute(text("SELECT payload FROM sales")).scalars())
+
+    publish(client, topic, b"0")
+    with client.transaction() as tx:
+        tx.send(topic, b"never happened")
+        tx.checkpoint()
+        publish(client, topic, b"1")
+        assert counted() == [b"0"]
+        tx.abort()
+    publish(client, topic, b"2")
+    assert counted() == [b"0", b"1", b"2"]
+    with client.transaction() as tx:
+        tx.send(topic, b"3")
+    assert counted() == [b"0", b"1", b"2", b"3"]
