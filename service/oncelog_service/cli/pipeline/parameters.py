@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-NOT_ASKED = frozenset({"session", "spark", "given", "url", "namespace", "token", "options", "on_progress", "span"})
+NOT_ASKED = frozenset({"session", "spark", "given", "url", "namespace", "token", "token_file", "options", "on_progress", "span"})
 """What every command has from its session, and what only programs can say."""
 _METAVARS = {"topics": "TOPIC", "path": "PATH", "source": "PATH", "to": "PATH", "checkpoint": "PATH", "report": "FILE"}
 _TYPES_ONLY = dict.fromkeys(("DataFrame", "SparkSession", "StreamingQuery"), str)
