@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from oncelog.errors import ProducerFenced, StaleMessageId
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.service import Service
 from oncelog_service.storage.open import store_opener
-from oncelog_service.storage.port import Fence, StoreError
+from oncelog_service.storage.port import Batch, Fence, StoreBehind, StoreError, Table
 from tests.behaviours.cli.support import run, value
 from tests.patience import PATIENCE, until
 from tests.postgres import PostgresServer
@@ -110,6 +110,32 @@ def test_a_dump_that_was_put_back_while_all_were_stopped_is_renewed_by_hand_as_t
         client.publish("t", PublishRequest([b"2", b"3", b"4"]))
         with Reader("t", client=client, start=2, generation=generation, timeout=0) as reader, pytest.raises(StaleMessageId):
             list(reader)
+
+
+@pytest.mark.parametrize("size", [10, 20 * 2**20])
+def test_nothing_is_written_behind_what_was_lost(database: Database, size: int) -> None:
+    def write(*keys: bytes) -> None:
+        batch = Batch(fence)
+        batch.put_rows(Table.MESSAGE, b"default:t:\x00\x00\x00\x01", [(key.rjust(10, b"\x00"), bytes(size)) for key in keys])
+        store.write([batch])
+
+    with closing(store_opener(database.url)()) as store:
+        table = store.lease_table()
+        assert table is not None
+        table.join("a", "http://127.0.0.1:1", 60_000)
+        store.check_written()
+        fence = table.take("a", b"topic:t")
+        assert isinstance(fence, Fence)
+        write(b"1")
+        database.keep()
+        write(b"2")
+        store.check_written()
+        database.put_back()
+        with pytest.raises(StoreBehind):
+            write(b"3", b"4")
+    with closing(store_opener(database.url)()) as store:
+        found = [key[-1:] for key, _ in store.scan(Table.MESSAGE, b"", b"\xff")]
+    assert found == [b"1"], "though its lease is as it was"
 
 
 def test_a_fence_of_the_lost_time_is_valid_for_nobody_after_a_renewal(database: Database) -> None:

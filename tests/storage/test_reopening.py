@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from oncelog_service.renewal import begin_incarnation
 from oncelog_service.storage.incarnation import check_not_behind
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Store, StoreBehind, StoreError
@@ -101,18 +102,28 @@ def test_an_attempt_that_fails_leaves_no_file_open(opener: Opener, tmp_path: Pat
         assert keys_of(store, S) == [b"1"]
 
 
-def test_a_store_is_never_behind_what_this_process_has_written_to_it(opener: Opener, tmp_path: Path) -> None:
+def test_a_store_is_never_behind_what_this_process_has_written_to_it(
+    opener: Opener, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """An older copy, put there while the service ran, is a whole store, file beside and all; only memory knows."""
     disk = tmp_path / "disk"
     shutil.copytree(disk, tmp_path / "copy")
     with closing(opener()) as store:
-        write(store, S, b"2")
+        for key in (b"2", b"3", b"4"):
+            write(store, S, key)
     shutil.rmtree(disk)
     (tmp_path / "copy").rename(disk)
-    with pytest.raises(StoreBehind, match="ends at write"):
-        opener()
-    with closing(opener()) as store, pytest.raises(StoreError, match="oncelog renew"):
+    for _ in range(3):
+        with pytest.raises(StoreBehind, match="ends at write"):
+            opener()
+    kind = request.node.callspec.params["opener"]
+    with closing(store_opener(f"{kind}://{disk}/data")()) as store:  # as a process does that knows nothing
+        with pytest.raises(StoreError, match="oncelog renew"):
+            check_not_behind(store)
+        begin_incarnation(store, 0)
+    with closing(opener()) as store:
         check_not_behind(store)
+        assert keys_of(store, S) == [b"1"]
 
 
 def test_nothing_is_acknowledged_once_the_files_were_deleted(opener: Opener, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -136,10 +136,11 @@ class _InFiles:
             found = self._make(self._path, 1)
         except StoreError:
             raise damage from None
-        number_of = {data: number_in(data) for data in (self._incarnation, found.get(Table.STORE_ID, INCARNATION))}
-        if max(number_of, key=number_of.__getitem__) != self._incarnation:
-            return found
-        with closing(found):
+        with ExitStack() as stack:
+            stack.callback(found.close)
+            if number_in(found.get(Table.STORE_ID, INCARNATION)) > number_in(self._incarnation):
+                stack.pop_all()
+                return found
             what = f"it ends at write {found.number}, and write {reached} was written to it"
             key, value = behind_row(f"a process on {socket.gethostname()}", what)
             batch = Batch()
