@@ -14,6 +14,7 @@ import pytest
 
 from oncelog.errors import NotAllowed, OncelogError, Unauthorized
 from oncelog_service.access.grants import Right
+from oncelog_service.atomic.endings import Endings
 from oncelog_service.log.append.judge import Judge
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.application import Application
@@ -254,6 +255,28 @@ def test_what_waited_for_the_writes_before_it_is_not_stored_once_its_token_is_re
 
     assert isinstance(house.service.on_loop(ask), Unauthorized)
     assert house.messages == 0
+
+
+def test_a_commit_whose_token_is_revoked_while_it_waits_stays_in_progress(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its principal has another token, or gets one: what was staged is not lost with the first."""
+    bob, again = Carrying(house.service.url).carrying(house.secret), house.ada.holding("bob", "write:default/t")
+    bob.good("POST", "/v1/atomic", json={"group": "g", "id": "whole"})
+    bob.good("PUT", f"{TOPIC}/stage/whole/0", json={"messages": ["m"]})
+
+    async def ask(service: Service) -> Answer | OncelogError:
+        held, work = _Held(service), Endings._work
+
+        async def slow(endings: Endings, *asked: Any) -> Any:
+            await held.pause()
+            return await work(endings, *asked)
+
+        monkeypatch.setattr(Endings, "_work", slow)
+        return await held.outcome(head_of(house, "POST", "/v1/atomic/whole/commit"), b'{"parts": []}', house.id)
+
+    assert isinstance(house.service.on_loop(ask), Unauthorized)
+    assert again.good("GET", "/v1/atomic/whole")["state"] == "in_progress"
+    assert again.good("POST", "/v1/atomic/whole/commit", json={"parts": []})["state"] == "committed"
+    assert house.messages == 1
 
 
 @pytest.mark.parametrize("method", ["POST", "DELETE"])

@@ -27,6 +27,7 @@ from oncelog.errors import (
     TopicDamaged,
     TopicNotFound,
     TransactionNotInProgress,
+    Unauthorized,
     from_problem,
 )
 from oncelog.wire.models import AtomicOutcome
@@ -56,6 +57,7 @@ _NOT_ENDING = (
     TopicDamaged,
     BranchGone,
     NotAllowed,
+    Unauthorized,
     TransactionNotInProgress,
 )
 """Refusals that change nothing: they may pass, or are about another request than the first."""
