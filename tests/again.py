@@ -1,9 +1,10 @@
 """What CI does with tests that fail: each runs once more, alone, and both tracebacks are shown; passes it then, that is no red.
 
 As a plugin (``pytest -p tests.again --failed-to FILE``) it appends a line to a file when a run is over: how that ended, and what
-failed. As a program (``python -m tests.again FILE``) it reads those lines, runs what failed in one process without others beside
-it, and says what it has forgiven. It forgives a test that fails once and no more: not a run that was cut off, a module that
-cannot be collected, a worker that died, nor so many failures that something is broken.
+failed. As a program (``python -m tests.again FILE STATUS...``, of each run that of its process) it reads those lines, runs what
+failed in one process without others beside it, and says what it has forgiven. It forgives a test that fails once and no more: not
+a run that was cut off, or ended badly behind its last test, a module that cannot be collected, a worker that died, nor so many
+failures that something is broken.
 
 A test that needed it is wrong, or found a fault that comes seldom: the last lines name it, so that somebody looks.
 """
@@ -72,11 +73,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Note(config.option.failed_to))
 
 
-def unforgivable(runs: Sequence[Run], wanted: int) -> str | None:
-    """Why nothing is to be run again; None: all that is wrong are tests that failed."""
-    if len(runs) != wanted:
-        return f"{len(runs)} of {wanted} runs came to an end"
-    for run in runs:
+def unforgivable(runs: Sequence[Run], statuses: Sequence[int]) -> str | None:
+    """Why nothing is to be run again; None: all that is wrong are tests that failed. ``statuses``: with what each run's process
+    ended; where it raises, or dies, behind its last test, that alone says so."""
+    if len(runs) != len(statuses):
+        return f"{len(runs)} of {len(statuses)} runs came to an end"
+    for run, status in zip(runs, statuses, strict=True):
+        if status and not run.status:
+            return f"all tests of a run passed, and its process ended with status {status}"
         if run.status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or (run.status and not run.failed):
             return f"a run ended with status {run.status}: it was cut off, or has found no tests, or could not read some"
         if run.broken:
@@ -86,10 +90,10 @@ def unforgivable(runs: Sequence[Run], wanted: int) -> str | None:
     return None
 
 
-def main(path: Path, wanted: int) -> int:
-    """Runs again what failed in so many runs, and returns the status of all of it."""
+def main(path: Path, statuses: Sequence[int]) -> int:
+    """Runs again what failed in the runs that ended so, and returns the status of all of it."""
     runs = [Run(*json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
-    why = unforgivable(runs, wanted)
+    why = unforgivable(runs, statuses)
     if why is not None:
         print(f"\nRED: {why}; nothing was run again")
         return 1
@@ -111,4 +115,4 @@ def main(path: Path, wanted: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))
+    sys.exit(main(Path(sys.argv[1]), [int(each) for each in sys.argv[2:]]))

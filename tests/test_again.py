@@ -25,23 +25,25 @@ def test_passes():
 ALWAYS = "def test_fails(): assert False, 'each time'"
 DIES = "import os\n\ndef test_dies(): os._exit(3)"
 UNREADABLE = "import nothing_of_that_name"
+ENDS_BADLY = "import atexit, os\n\ndef test_passes(): atexit.register(os._exit, 5)"
 
 
-def gated(place: Path, **files: str) -> tuple[int, str]:
+def gated(place: Path, workers: int = 1, **files: str) -> tuple[int, str]:
     """The status of a run of these test files and of what is done with its failures; and what that says."""
     (place / "pytest.ini").write_text("[pytest]\nmarkers = wide\n")
     for name, text in files.items():
         (place / f"test_{name}.py").write_text(text)
     python, environment = [sys.executable, "-m"], {"PYTHONPATH": str(ROOT), "PATH": ""}
     first = subprocess.run(
-        [*python, "pytest", "-n", "1", "-p", "tests.again", "--failed-to=build/failed"],
+        [*python, "pytest", "-n", str(workers), "-p", "tests.again", "--failed-to=build/failed"],
         cwd=place, env=environment, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     if first.returncode == 0:
         return 0, ""
     done = subprocess.run(
-        [*python, "tests.again", "build/failed", "1"], cwd=place, env=environment, capture_output=True, text=True, timeout=300
-    )
+        [*python, "tests.again", "build/failed", str(first.returncode)],
+        cwd=place, env=environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
     return done.returncode, done.stdout
 
 
@@ -67,16 +69,17 @@ def test_a_worker_that_dies_and_a_module_that_cannot_be_read_are_red(tmp_path: P
     assert (status, "nothing was run again" in said) == (1, True), said
 
 
+def test_a_run_that_ends_badly_behind_its_last_test_is_red(tmp_path: Path) -> None:
+    status, said = gated(tmp_path, workers=0, ends_badly=ENDS_BADLY)
+    assert (status, "ended with status 5; nothing was run again" in said) == (1, True), said
+
+
 def test_only_tests_that_failed_are_forgiven_and_only_a_few() -> None:
     few = {f"test_{at}": "" for at in range(MOST)}
     good, failed = Run(0, {}, ""), Run(1, few, "")
-    assert unforgivable([good, failed], 2) is None
-    for runs in (
-        [failed],
-        [],
-        [failed, Run(1, {"one more": ""}, "")],
-        [Run(1, {}, ""), good],
-        [Run(1, {"test_1": ""}, "a worker died"), good],
-        *([Run(status, {}, ""), good] for status in (2, 3, 4, 5)),
-    ):
-        assert unforgivable(runs, 2) is not None, runs
+    assert unforgivable([good, failed], [0, 2]) is None
+    for runs in ([failed], [], [good, good], [failed, Run(1, {"one more": ""}, "")]):
+        assert unforgivable(runs, [2, 2]) is not None, runs
+    broken = Run(1, {}, ""), Run(1, {"test_1": ""}, "a worker died"), *(Run(status, {}, "") for status in (2, 3, 4, 5))
+    for run in broken:
+        assert unforgivable([run, good], [2, 0]) is not None, run
