@@ -4,10 +4,12 @@ commit is in the topic of now."""
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from oncelog.errors import CommitGone, SequenceGap, TopicNotFound
+from oncelog_service.atomic import repeats
 from oncelog_service.storage.keys import group_producer_key
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Table
@@ -16,6 +18,8 @@ from tests.world.clock import ManualClock
 from tests.world.disk import crashed
 
 LOADER = {"group": "g", "producer": "loader", "incarnation": "i"}
+KEY = group_producer_key("g", "loader")
+GOLDEN = Path(__file__).parents[1] / "golden"
 DAY_MS = 24 * 3_600_000
 
 
@@ -88,6 +92,40 @@ async def test_a_commit_without_messages_forgets_no_topic_of_the_one_before(hous
     assert (twin.state, twin.original, twin.topics) == ("duplicate", "u", [])
 
 
+async def test_what_a_later_commit_does_not_write_to_is_not_forgotten_for_a_repeat_of_one_before_it() -> None:
+    """A job of days, each to topics of its own: the first day's topic is made anew, and that day is run again."""
+    disk = Disk()
+    async with living(disk, topics="abc") as house:
+        for number, topic in enumerate("abc"):
+            await house.commit(f"t{number}", {topic: messages(topic)}, sequence_id=number, **LOADER)
+        await made_anew(house, "a")
+        after = crashed(disk)
+    async with living(after) as house:
+        error = await refused(CommitGone, house.commit("u", {"a": messages("a")}, sequence_id=0, **LOADER))
+        assert (error.topic, error.generation, error.current_generation) == ("default/a", 1, 2)
+        for number, topic in ((1, "b"), (2, "c")):  # nothing of these is gone
+            assert (await house.commit(f"v{number}", {topic: messages(topic)}, sequence_id=number, **LOADER)).state == "duplicate"
+        shown = {
+            each.topic: (each.generation, each.current_generation) for each in (await house.atomic.producer("g", "loader")).topics
+        }
+        assert shown == {"c": (1, 1), "a": (1, 2), "b": (1, 1)}
+        await house.commit("w", {"a": messages("d")}, sequence_id=3, **LOADER)
+        await refused(CommitGone, house.commit("x", {"a": messages("a")}, sequence_id=0, **LOADER))
+        assert await house.shown("a") == ["d"]
+
+
+async def test_of_topics_that_earlier_commits_wrote_to_a_bounded_number_is_kept(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeats, "MAX_EARLIER", 1)
+    for number, topic in enumerate("aba"):
+        await house.commit(f"t{number}", {topic: messages(topic)}, sequence_id=number, **LOADER)
+    await house.create("z")
+    await house.commit("u", {"z": messages("z")}, sequence_id=3, **LOADER)
+    known = await house.atomic.producer("g", "loader")
+    assert [each.topic for each in known.topics] == ["z", "a"]  # the one that was written to last
+
+
 # --- what a store of before these were kept says
 
 
@@ -117,17 +155,43 @@ async def test_of_a_number_from_before_its_topics_were_kept_the_outcome_says_the
 
 
 def _as_it_was(disk: Disk) -> None:
-    """The row of the producer without what was added to it."""
-    store = MemoryStore(disk)
-    key = group_producer_key("g", "loader")
-    data = store.get(Table.GROUP_PRODUCER, key)
-    assert data is not None
-    row = json.loads(data)
-    assert row.pop("topics") == [["default", "a", 1, None]]
-    batch = Batch()
-    batch.put(Table.GROUP_PRODUCER, key, json.dumps(row).encode())
+    """The producer's row without what stands beside it since."""
+    store, batch = MemoryStore(disk), Batch()
+    assert store.get(Table.GROUP_NOTE, KEY) is not None
+    batch.delete(Table.GROUP_NOTE, KEY)
     store.write([batch])
     store.close()
+
+
+async def test_a_version_that_knows_of_no_notes_reads_the_row_of_a_producer_as_it_ever_was() -> None:
+    """Within one format any version opens what another one of it left; one row that it cannot read would be a store that is
+    damaged."""
+    disk = Disk()
+    async with living(disk, topics="a") as house:
+        await house.commit("t", {"a": messages("1")}, sequence_id=1, refuses_gaps=True, **LOADER)
+    store = MemoryStore(disk)
+    row = json.loads(store.get(Table.GROUP_PRODUCER, KEY) or b"")
+    assert row.keys() == json.loads((GOLDEN / "group_producer_v1.json").read_text()).keys()
+
+
+async def test_a_note_is_not_taken_for_one_about_a_commit_that_a_version_without_notes_made() -> None:
+    disk = Disk()
+    async with living(disk, topics="ab") as house:
+        await house.commit("t", {"a": messages("1")}, sequence_id=1, **LOADER)
+        store = MemoryStore(disk)
+        note = store.get(Table.GROUP_NOTE, KEY) or b""
+        store.close()
+        await house.commit("u", {"b": messages("2")}, sequence_id=2, refuses_gaps=True, **LOADER)
+    store, batch = MemoryStore(disk), Batch()
+    batch.put(Table.GROUP_NOTE, KEY, note)
+    store.write([batch])
+    store.close()
+    async with living(disk) as house:
+        known = await house.atomic.producer("g", "loader")
+        assert (known.sequence_id, [each.topic for each in known.topics]) == (2, ["b"])  # as the outcome says
+        await house.commit("v", {"b": messages("9")}, sequence_id=9, refuses_gaps=True, **LOADER)
+        twin = await house.commit("w", {"b": messages("9")}, sequence_id=9, **LOADER)
+        assert (twin.state, twin.original) == ("duplicate", "v")
 
 
 # --- numbers without holes

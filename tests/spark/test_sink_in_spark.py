@@ -149,11 +149,11 @@ def test_a_query_that_the_target_knows_less_of_ends_and_writes_what_is_missing_o
     query = run(files.stream(), service, checkpoint, topic=topic)
     key = ("spark", f"spark-{query.id}")
     known = service.service.atomic.ledger.producers[key]
-    assert (known.sequence_id, known.messages) == (1, 0)
+    assert (known.row.sequence_id, known.row.messages) == (1, 0)
     files.add("b")
     files.add("c")
     run(files.stream(), service, checkpoint, topic=topic)
-    assert service.service.atomic.ledger.producers[key].sequence_id == 3
+    assert service.service.atomic.ledger.producers[key].row.sequence_id == 3
     service.service.atomic.ledger.producers[key] = known
     files.add("d")
     for _ in range(2):

@@ -15,6 +15,7 @@ from oncelog_service.storage.records import (
     ChunkRow,
     CopyRow,
     ExpiryRow,
+    GroupNoteRow,
     GroupProducerRow,
     GroupRow,
     IncarnationRow,
@@ -65,9 +66,7 @@ RECORDS = {
         3_757_200_000_000_000, 1_790_000_000_001, 1_790_000_000_002, 1_790_000_000_003, 1_790_000_000_000
     ),
     "group_producer_v1": GroupProducerRow(4, "2026-09-21", "t-4", 336_776, "c0ffee", "ada"),
-    "group_producer_placed_v1": GroupProducerRow(
-        *(4, "2026-09-21", "t-4", 2, "c0ffee", None), topics=[["default", "flights", 2, 3]], gaps="refuse"
-    ),
+    "group_note_v1": GroupNoteRow(4, "t-4", [["default", "flights", 2, 3]], [["default", "trains", 1, None]], "refuse"),
 }
 
 

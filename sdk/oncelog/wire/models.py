@@ -719,5 +719,5 @@ class GroupProducer(Resource):
     owner: str | None = None
     """The principal whose commit it is: no other one commits under this name; null: anybody does."""
     topics: list[GroupTopic] = Field(default_factory=list)
-    """Where the newest commit went that wrote anything, as far as that is known. What went to another generation of a topic than
-    that of now is gone, and its repeat is refused (`commit_gone`)."""
+    """Where commits under the name went, as far as that is known. What went to another generation of a topic than that of now is
+    gone, and its repeat is refused (`commit_gone`)."""

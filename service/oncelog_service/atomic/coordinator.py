@@ -305,10 +305,10 @@ class AtomicCommits:
 
     async def _check_producer(self, group: str, name: str, by: str | None, right: Right = Right.ADMIN) -> None:
         """Raises NotAllowed: the newest commit under the name is another principal's; that is on disk then."""
-        row = self.ledger.producers.get((group, name))
-        if row is not None and not may_touch(row.owner, by):
+        known = self.ledger.producers.get((group, name))
+        if known is not None and not may_touch(known.row.owner, by):
             await self._writer.drained()
-            check_owner(row.owner, by, producer_of(group, name), right)
+            check_owner(known.row.owner, by, producer_of(group, name), right)
 
     async def _brought(self, parts: Sequence[Part]) -> tuple[list[Brought], OncelogError | None]:
         """Returns what a commit brings; nothing, and the refusal, where it names a topic that does not take it.
@@ -378,12 +378,12 @@ class AtomicCommits:
 
     async def producer(self, group: str, name: str, principal: Principal = EVERYBODY) -> GroupProducer:
         """Returns the newest commit under a producer's name. Raises GroupProducerNotFound; NotAllowed: it is another's."""
-        row = self.ledger.producers.get((group, name))
+        known = self.ledger.producers.get((group, name))
         await self._writer.drained()
-        if row is not None:
-            check_owner(row.owner, principal.whose(Right.OPERATE), producer_of(group, name), Right.OPERATE)
-        if row is None:
+        if known is None:
             raise GroupProducerNotFound(f"group {group[:249]!r} knows of no producer {name[:249]!r}")
+        row = known.row
+        check_owner(row.owner, principal.whose(Right.OPERATE), producer_of(group, name), Right.OPERATE)
         return GroupProducer(
             group=group,
             producer=name,
@@ -393,7 +393,7 @@ class AtomicCommits:
             messages=row.messages,
             checksum=row.checksum,
             owner=row.owner,
-            topics=[await self._went(each) for each in await self.ledger.went(row) or ()],
+            topics=[await self._went(each) for each in await self.ledger.went(known) or ()],
         )
 
     async def _went(self, to: Written) -> GroupTopic:
@@ -416,15 +416,16 @@ class AtomicCommits:
         Nothing is forgotten then.
         """
         await self._check_producer(group, name, principal.whose(Right.OPERATE), Right.OPERATE)
-        row = self.ledger.producers.get((group, name))
-        if row is None or incarnation not in (None, row.incarnation):
+        known = self.ledger.producers.get((group, name))
+        if known is None or incarnation not in (None, known.row.incarnation):
             await self.producer(group, name)  # the refusal waits until what it was judged against is synced
-            assert row is not None
-            raise fenced(group, name, incarnation, row.incarnation)
+            assert known is not None
+            raise fenced(group, name, incarnation, known.row.incarnation)
         self._writer.check()
         del self.ledger.producers[group, name]
         batch = Batch()
-        batch.delete(Table.GROUP_PRODUCER, group_producer_key(group, name))
+        for table in (Table.GROUP_PRODUCER, Table.GROUP_NOTE):
+            batch.delete(table, group_producer_key(group, name))
         await self._writer.submit(batch)
 
     # --- in the background

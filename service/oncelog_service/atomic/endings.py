@@ -37,13 +37,13 @@ from oncelog_service.atomic.ledger import Ledger, not_in_progress, outcome, what
 from oncelog_service.atomic.outcomes import Ended, fingerprint
 from oncelog_service.atomic.plan import Transaction
 from oncelog_service.atomic.records import Abort, Commit, TopicRef
-from oncelog_service.atomic.repeats import gone, noted
+from oncelog_service.atomic.repeats import Newest, gone, noted
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.append.atomic import Copied, Ready, Staged
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.storage.keys import group_producer_key
 from oncelog_service.storage.port import Batch, Table
-from oncelog_service.storage.records import GroupProducerRow, encode_record
+from oncelog_service.storage.records import encode_record
 from oncelog_service.topics import Topics
 
 _log = logging.getLogger(__name__)
@@ -337,9 +337,12 @@ class Endings:
 
     def _note_producer(self, batch: Batch, group: str, became: AtomicOutcome, refuses_gaps: bool) -> None:
         if became.producer is not None and became.sequence_id is not None:
-            before = self._ledger.producers.get((group, became.producer))
-            row = self._ledger.producers[group, became.producer] = noted(became, became.sequence_id, before, refuses_gaps)
-            batch.put(Table.GROUP_PRODUCER, group_producer_key(group, became.producer), encode_record(row))
+            of, key = (group, became.producer), group_producer_key(group, became.producer)
+            known = noted(became, became.sequence_id, self._ledger.producers.get(of), refuses_gaps)
+            self._ledger.producers[of] = known
+            assert known.note is not None
+            batch.put(Table.GROUP_PRODUCER, key, encode_record(known.row))
+            batch.put(Table.GROUP_NOTE, key, encode_record(known.note))
 
     def _let_go(self, ended: Sequence[Transaction], work: dict[TopicRef, _Work]) -> None:
         """Lets go of what was copied, and drops what else they have staged."""
@@ -362,13 +365,15 @@ class Endings:
         raise refusal
 
     async def _duplicate(
-        self, transaction: Transaction, request: CommitRequest, original: GroupProducerRow, brought: Sequence[Brought]
+        self, transaction: Transaction, request: CommitRequest, newest: Newest, brought: Sequence[Brought]
     ) -> AtomicOutcome:
         """Ends a commit whose (producer, sequence id) has been committed before: nothing of it is stored.
 
         Raises CommitGone: what was committed is gone with a topic that was made anew.
         """
-        went = await self._ledger.went(original)
+        original = newest.row
+        same = original.sequence_id == request.sequence_id
+        went = await self._ledger.went(newest, itself=same and original.messages > 0)
         concerned, topics = _concerned(transaction, brought), self._topics
         numbers = [self._ledger.numbers[each] for each in request.branches if each in self._ledger.numbers]
         names = {topic[:2] for each in numbers for topic in self._ledger.find(each).topics} | {topic[:2] for topic in concerned}
@@ -378,7 +383,6 @@ class Endings:
             return overtaken
         if lost is not None:
             raise lost
-        same = original.sequence_id == request.sequence_id
         if same and went and original.messages:
             concerned = dict.fromkeys(TopicRef(*each[:3]) for each in went)
         became = outcome(

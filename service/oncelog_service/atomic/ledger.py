@@ -30,14 +30,14 @@ from oncelog_service.atomic.outcomes import Ended, number_of, put_id, put_outcom
 from oncelog_service.atomic.plan import GiveUp, Transaction
 from oncelog_service.atomic.records import RECORDS, Begin, Record, TopicRef
 from oncelog_service.atomic.recovery import META_KEY, Found
-from oncelog_service.atomic.repeats import REFUSED, Written, written_by
+from oncelog_service.atomic.repeats import Newest, Written, written_by
 from oncelog_service.clock import Clock, RunningClock
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.append.atomic import Copied
 from oncelog_service.reading import read, read_at_once
 from oncelog_service.storage.keys import journal_key
 from oncelog_service.storage.port import Batch, Store, Table
-from oncelog_service.storage.records import GroupProducerRow, JournalMetaRow, encode_record
+from oncelog_service.storage.records import JournalMetaRow, encode_record
 
 BLOCK = 10_000 * POINTERS_PER_MS
 """Numbers are reserved by so many, ten seconds of them: one write for all that begin in that time."""
@@ -189,11 +189,15 @@ class Ledger:
         number = await read(number_of, self._store, id) if shared else read_at_once(number_of, self._store, id)
         return None if number is None else await read(read_ended, self._store, id)
 
-    async def went(self, row: GroupProducerRow) -> list[Written] | None:
-        """Returns where the newest commit went that wrote anything under a producer's name; None: nobody knows any more."""
-        if row.topics is not None:
-            return [Written(*each) for each in row.topics]
-        ended = await self.find_ended(row.transaction)  # the row is older than such notes; the outcome is kept for a time
+    async def went(self, of: Newest, itself: bool = False) -> list[Written] | None:
+        """Returns where commits under a producer's name went, as far as that is known; None: nobody knows any more.
+
+        ``itself``: only where the newest did, which wrote something.
+        """
+        if of.topics is not None:
+            return of.topics if itself else [*of.topics, *of.earlier]
+        row = of.row
+        ended = await self.find_ended(row.transaction)  # the row has no note; the outcome is kept for a time
         if ended is None or ended.outcome.sequence_id != row.sequence_id:
             return None
         return written_by(ended.outcome) or None  # one without messages says nothing of those before it
@@ -214,7 +218,7 @@ class Ledger:
         """Returns the state of a transaction in progress."""
         return outcome(self.find(number), "in_progress")
 
-    def original(self, group: str, request: CommitRequest, by: str | None = None) -> GroupProducerRow | None:
+    def original(self, group: str, request: CommitRequest, by: str | None = None) -> Newest | None:
         """Returns the producer's newest commit, if its sequence id is that of this one or higher.
 
         Raises ProducerFenced; NotAllowed: that commit is not one of ``by``, who might fence or outrun its principal; SequenceGap:
@@ -222,16 +226,17 @@ class Ledger:
         """
         if request.producer is None or request.sequence_id is None:
             return None
-        row = self.producers.get((group, request.producer))
-        if row is None:
+        known = self.producers.get((group, request.producer))
+        if known is None:
             return None
+        row = known.row
         check_owner(row.owner, by, producer_of(group, request.producer))
         if row.incarnation != request.incarnation:
             raise fenced(group, request.producer, request.incarnation, row.incarnation)
         if request.sequence_id <= row.sequence_id:
-            return row
+            return known
         expected = row.sequence_id + 1
-        if request.refuses_gaps and row.gaps == REFUSED and request.sequence_id != expected:
+        if request.refuses_gaps and known.refused_gaps and request.sequence_id != expected:
             raise SequenceGap(
                 f"{producer_of(group, request.producer)} has come to number {row.sequence_id}: {expected} is the next one, and "
                 f"{request.sequence_id} leaves out what should be between; nothing was stored",

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from oncelog_service.atomic.plan import Plan
 from oncelog_service.atomic.records import RECORDS, TopicRef
+from oncelog_service.atomic.repeats import Newest, newest
 from oncelog_service.storage.incarnation import find_incarnation
 from oncelog_service.storage.keys import GENERATION_SIZE, journal_key, split_chunk_key, split_topic_key
 from oncelog_service.storage.port import Batch, RowDamaged, Store, StoreDamaged, Table
-from oncelog_service.storage.records import GroupProducerRow, JournalMetaRow, decode_record
+from oncelog_service.storage.records import GroupNoteRow, GroupProducerRow, JournalMetaRow, decode_record
 
 META_KEY = b""
 _AFTER_ANY = b"\xff"
@@ -23,7 +24,7 @@ class Found(NamedTuple):
     row: JournalMetaRow
     plans: list[Plan]
     """One per partition."""
-    producers: dict[tuple[str, str], GroupProducerRow]
+    producers: dict[tuple[str, str], Newest]
     """By group and name."""
     stale: Batch
     """Deletes what partitions that are not used any more have left."""
@@ -72,10 +73,12 @@ def _staged(store: Store) -> list[tuple[TopicRef, int]]:
     return list(found)
 
 
-def _producers(store: Store) -> dict[tuple[str, str], GroupProducerRow]:
-    found: dict[tuple[str, str], GroupProducerRow] = {}
+def _producers(store: Store) -> dict[tuple[str, str], Newest]:
+    with closing(store.scan(Table.GROUP_NOTE, b"", _AFTER_ANY)) as rows:
+        notes = {key: decode_record(GroupNoteRow, data) for key, data in rows}
+    found: dict[tuple[str, str], Newest] = {}
     with closing(store.scan(Table.GROUP_PRODUCER, b"", _AFTER_ANY)) as rows:
         for key, data in rows:
             group, _, name = key.decode("ascii").partition("\x00")
-            found[group, name] = decode_record(GroupProducerRow, data)
+            found[group, name] = newest(decode_record(GroupProducerRow, data), notes.get(key))
     return found

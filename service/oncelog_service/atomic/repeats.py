@@ -1,23 +1,24 @@
 """Where the numbered commits of a producer went: what a repeat is judged by, so that none is passed over which is not there.
 
-A topic that is deleted takes its messages with it, and a group's producer outlives it. So its row names the generation of each
-topic that its newest commit wrote to: once the topic was made anew, a number at or below that one is no duplicate any more.
+A topic that is deleted takes its messages with it, and a group's producer outlives it. So a note beside its row
+names the generation of each topic that its commits wrote to: once the topic was made anew, a number of then is no duplicate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from itertools import starmap
 from typing import NamedTuple
 
 from oncelog.errors import CommitGone
 from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.requests import CommitRequest
 from oncelog_service.storage.incarnation import Incarnation, raised
-from oncelog_service.storage.records import GroupProducerRow
+from oncelog_service.storage.records import GroupNoteRow, GroupProducerRow
 
-REFUSED = "refuse"
-"""What a producer's row says of gaps, if its newest commit refused them."""
+ALLOWED, REFUSED = "allow", "refuse"
+"""What a note says of gaps."""
+MAX_EARLIER = 100
+"""Topics of earlier commits that are kept of each producer: the row is written with every commit."""
 
 Names = Collection[tuple[str, str]]
 """(namespace, topic) of each."""
@@ -33,20 +34,51 @@ class Written(NamedTuple):
     """The first number that did, if earlier ones are known to have gone to an older generation."""
 
 
+class Newest(NamedTuple):
+    """The newest commit under a producer's name."""
+
+    row: GroupProducerRow
+    note: GroupNoteRow | None
+    """None: a version that knows of none has written the row."""
+
+    @property
+    def topics(self) -> list[Written] | None:
+        """Where it went, or the newest before it that wrote anything; None: no note says it."""
+        return None if self.note is None else [Written(*each) for each in self.note.topics]
+
+    @property
+    def earlier(self) -> list[Written]:
+        """Where else commits before it went, as far as that is known."""
+        return [Written(*each) for each in self.note.earlier] if self.note else []
+
+    @property
+    def refused_gaps(self) -> bool:
+        """Whether it was to come right behind the one before it."""
+        return self.note is not None and self.note.gaps == REFUSED
+
+
+def newest(row: GroupProducerRow, note: GroupNoteRow | None) -> Newest:
+    """Puts a row and the note beside it together, unless that is about another commit."""
+    fits = note is not None and (note.sequence_id, note.transaction) == (row.sequence_id, row.transaction)
+    return Newest(row, note if fits else None)
+
+
 def written_by(outcome: AtomicOutcome) -> list[Written]:
     """Returns where this commit went."""
     return [Written(each.namespace, each.topic, each.generation) for each in outcome.topics]
 
 
-def noted(became: AtomicOutcome, number: int, before: GroupProducerRow | None, refuses_gaps: bool) -> GroupProducerRow:
-    """Returns the row of a producer whose newest commit ``became`` this; ``before``: its row so far."""
-    known = {(each.namespace, each.topic): each for each in starmap(Written, (before and before.topics) or ())}
-    topics = [list(_behind(known.get((each.namespace, each.topic)), each, number)) for each in written_by(became)]
-    values = (number, became.incarnation, became.id, became.messages or 0, became.checksum, became.owner)
-    # A commit without messages says nothing of where those before it went.
-    return GroupProducerRow(
-        *values, topics=before.topics if before and not topics else topics, gaps=REFUSED if refuses_gaps else None
-    )
+def noted(became: AtomicOutcome, number: int, before: Newest | None, refuses_gaps: bool) -> Newest:
+    """Returns what is kept of a producer whose newest commit ``became`` this; ``before``: what was so far."""
+    topics, earlier = (before and before.topics) or [], before.earlier if before else []
+    went = written_by(became)
+    if went:  # one without messages says nothing of where those before it went
+        known = {each[:2]: each for each in (*earlier, *topics)}
+        topics = [_behind(known.pop(each[:2], None), each, number) for each in went]
+        earlier = list(known.values())[-MAX_EARLIER:]
+    row = GroupProducerRow(number, became.incarnation, became.id, became.messages or 0, became.checksum, became.owner)
+    gaps = REFUSED if refuses_gaps else ALLOWED
+    return Newest(row, GroupNoteRow(number, became.id, [list(each) for each in topics], [list(each) for each in earlier], gaps))
 
 
 def _behind(before: Written | None, this: Written, number: int) -> Written:
@@ -68,7 +100,8 @@ async def gone(
 
     Args:
         original: the newest commit of its producer.
-        went: where that went. None: nobody knows any more; then it is one if its topics never were made anew.
+        went: where that went, or if the repeat is not of that, where any did. None: nobody knows any more; then it is one if its
+            topics never were made anew.
         concerned: the topics that the repeat would write to. Those of the original count if it is the repeat's.
         generation_of: the generation of a topic now; None: there is none, nor anything that a reader could miss in it.
         incarnation: of the store, for generations as clients are told them.

@@ -27,6 +27,7 @@
     ATOMIC_ID             id of an atomic commit
     ATOMIC_OUTCOME        number of an atomic commit i64
     GROUP_PRODUCER        group · zero byte · producer name (either may hold a colon)
+    GROUP_NOTE            as GROUP_PRODUCER
     SUBSCRIPTION  topic key · generation · name
     COPY          empty: one row, in a store that `oncelog copy` writes or has written
     EXPIRY        topic key · generation

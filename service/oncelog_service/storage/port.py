@@ -40,6 +40,7 @@ class Table(Enum):
     ATOMIC_ID = b"a"
     ATOMIC_OUTCOME = b"c"
     GROUP_PRODUCER = b"d"
+    GROUP_NOTE = b"p"
     SUBSCRIPTION = b"u"
     COPY = b"q"
     EXPIRY = b"h"

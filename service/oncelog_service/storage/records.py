@@ -17,8 +17,9 @@
     JOURNAL_META    {"version": 1, "partitions": int, "numbers": int, "begins": [int, ...]}
     SUBSCRIPTION    {"version": 1, "epoch": int, "opens": [[nonce, epoch], ...], "cursor": offset | null}
     GROUP_PRODUCER  {"version": 1, "sequence_id": int, "incarnation": str | null, "transaction": str, "messages": int,
-                     "checksum": str | null, "owner": str | null, and where there is something to say
-                     "topics": [[namespace, topic, generation, sequence id | null], ...], "gaps": "refuse"}
+                     "checksum": str | null, "owner": str | null}
+    GROUP_NOTE      {"version": 1, "sequence_id": int, "transaction": str, "gaps": "allow" | "refuse", "earlier": as topics,
+                     "topics": [[namespace, topic, generation, sequence id | null], ...]}
     LOST            {"version": 1, "spans": [[hex of a message id, or empty, ms], ...]}
     BEHIND          {"version": 1, "by": str, "what": str, "at_ms": ms}
     INCARNATION     {"version": 1, "number": int, "messages_ms": ms, "pointers_ms": ms, "numbers_ms": ms, "began_ms": ms}
@@ -155,11 +156,22 @@ class GroupProducerRow:
     checksum: str | None
     owner: str | None = None
     """The principal whose commit it is; no other one commits under the name."""
-    topics: list[list[Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNoteRow:
+    """What is known of a group's producer besides. It is no part of that row, so that versions which know of no notes read it."""
+
+    sequence_id: int
+    transaction: str
+    """The commit that it is about. Of a row that is about another one it says nothing: a version without notes wrote that."""
+    topics: list[list[Any]]
     """[namespace, topic, generation, since]: where the newest commit that wrote anything did. ``since``: the first sequence id
-    that went to this generation, if an earlier one is known to have gone to an older one. None: the row is older than this."""
-    gaps: str | None = None
-    """``refuse``: the commit was to come right behind the one before it. None: it might leave numbers out."""
+    that went to this generation, if an earlier one is known to have gone to an older one."""
+    earlier: list[list[Any]]
+    """The same of topics that commits before it wrote to, and it did not; those that were written to last are behind."""
+    gaps: str = "allow"
+    """``refuse``: the commit was to come right behind the one before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +249,7 @@ Record: TypeAlias = (
     | ChunkRow
     | JournalMetaRow
     | GroupProducerRow
+    | GroupNoteRow
     | SubscriptionRow
     | CopyRow
     | TokenRow
@@ -247,17 +260,11 @@ Record: TypeAlias = (
 R = TypeVar("R", bound=Record)
 
 
-_LATER = frozenset({"topics", "gaps"})
-"""Members that rows have where they say something, since rows were written before there were any."""
-
-
 def encode_record(record: Record) -> bytes:
     """Encodes a record as a JSON object with a version, its members sorted."""
     fields: dict[str, object] = {"version": VERSION}
     for name in record.__slots__:
         value = getattr(record, name)
-        if value is None and name in _LATER:
-            continue
         fields[name] = dict(sorted(value.items())) if type(value) is dict else value
     return to_json(dict(sorted(fields.items())))
 

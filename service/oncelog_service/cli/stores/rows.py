@@ -62,6 +62,7 @@ READ: Mapping[Table, Callable[[bytes, bytes], object]] = {
     Table.ATOMIC_ID: lambda _, value: struct.unpack(">q", value),
     Table.ATOMIC_OUTCOME: lambda _, value: decode_ended(value),
     Table.GROUP_PRODUCER: _record(records.GroupProducerRow),
+    Table.GROUP_NOTE: _record(records.GroupNoteRow),
     Table.SUBSCRIPTION: _record(records.SubscriptionRow),
     Table.TOKEN: _record(records.TokenRow),
     Table.LOST: _record(records.LostRow),
