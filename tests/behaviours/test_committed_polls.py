@@ -6,6 +6,7 @@ tests/sdk/test_committed.py.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,9 @@ import requests
 
 from oncelog.wire.isolation import read_headers
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO
+from oncelog_service.access.grants import EVERYBODY
 from oncelog_service.log.read import polls
+from oncelog_service.rest.forward import Forwarder
 from tests.rest.talk import TIMEOUT, assert_problem, avro_poll, done
 from tests.world.house import SECOND, House
 
@@ -65,6 +68,17 @@ def test_every_answer_says_what_was_read_in_whatever_it_was_asked(house: House) 
     for isolation in ("committed", "uncommitted"):
         assert_problem(poll(house, isolation, transaction=transaction), 400, "invalid_request")
     assert_problem(poll(house, "serializable"), 400, "invalid_request")
+
+
+def test_an_answer_of_another_instance_says_what_was_read_and_what_holds_it_up(house: House) -> None:
+    """Where an instance passes the request on, for a client that asks it to (oncelog-route: proxy)."""
+    house.topic.publish_under(house.start("long"), "open")
+    path, service = "/v1/namespaces/default/topics/t/poll?isolation=committed", house.service
+    forwarder, headers = Forwarder(service.service.access, TIMEOUT), {b"content-type": JSON.encode()}
+    passed = asyncio.run(forwarder.send(service.url, "POST", path, headers, b"{}", EVERYBODY))
+    own = done(poll(house)).headers
+    assert (passed.status, passed.media) == (200, own["content-type"])
+    assert passed.headers == {name: own[name] for name in ("oncelog-isolation", "oncelog-held")}
 
 
 @pytest.mark.parametrize("how", ["commit", "abort", "roll back"])

@@ -26,6 +26,8 @@ ON_BEHALF = b"oncelog-principal"
 """The header in which an instance says for whom it asks, where that one's own credential cannot be passed on: a certificate."""
 _HOPS = 3
 _PASSED_ON = (b"content-type", b"accept", b"x-request-id")
+_HANDED_BACK = ("oncelog-", "ratelimit", "retry-after", "www-authenticate", "allow")
+"""How the names of those headers begin that say something of the answer; the others each instance writes itself."""
 
 
 class Forwarder:
@@ -93,7 +95,9 @@ class Forwarder:
                 url = urljoin(url, answer.headers["location"])
             else:
                 raise StorageUnavailable(f"who serves this is changing ({_base(url)} does not know either); nothing was done")
-        return Answer(content, answer.headers.get("content-type", "application/octet-stream"), answer.status)
+        media = answer.headers.get("content-type", "application/octet-stream")
+        back = {name: value for name, value in answer.headers.items() if name.startswith(_HANDED_BACK)}
+        return Answer(content, media, answer.status, back)
 
 
 def _base(url: str) -> str:
