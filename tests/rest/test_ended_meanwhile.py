@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from oncelog.errors import NotAllowed, OncelogError, Unauthorized
+from oncelog.errors import NotAllowed, NotServedHere, OncelogError, Unauthorized
 from oncelog_service.access.grants import Right
 from oncelog_service.atomic.endings import Endings
 from oncelog_service.log.append.judge import Judge
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.application import Application
-from oncelog_service.rest.exchange import Head
+from oncelog_service.rest.exchange import Head, Standing
 from oncelog_service.rest.handlers import ranges
 from oncelog_service.rest.routes import Call, Route
 from oncelog_service.rest.table import ROUTES
@@ -195,6 +197,31 @@ def test_who_has_waited_a_moment_is_judged_again_as_one_who_has_waited_long(hous
     assert isinstance(house.service.on_loop(ask), Unauthorized)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_request_that_ends_while_it_waits_holds_its_body_no_longer(fails: bool) -> None:
+    """Whose client hangs up again and again would else fill the memory with what no bound counts any more."""
+
+    class Body:
+        pass
+
+    async def work(body: Body) -> None:
+        await futures[0]
+
+    body, futures = Body(), [asyncio.get_running_loop().create_future()]
+    kept, asked = weakref.ref(body), asyncio.ensure_future(Standing().follow(work(body)))
+    del body
+    gc.disable()
+    try:
+        await asyncio.sleep(0)
+        futures[0].set_exception(ValueError()) if fails else asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        del asked, futures[0]
+        await asyncio.sleep(0)
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
@@ -255,6 +282,52 @@ def test_what_waited_for_the_writes_before_it_is_not_stored_once_its_token_is_re
 
     assert isinstance(house.service.on_loop(ask), Unauthorized)
     assert house.messages == 0
+
+
+def test_what_waited_for_the_writes_before_it_is_not_stored_under_a_name_that_may_not_be_used_any_more(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.ada.make("cert:dora", "write:default/t:loader-*")
+    ended = house.ada.make("cert:dora", "write:default/t")["id"]
+
+    async def ask(service: Service) -> Answer | OncelogError:
+        held, known = _Held(service), Judge.known
+
+        async def slow(judge: Judge, *asked: Any, **how: Any) -> Any:
+            await held.pause()
+            return await known(judge, *asked, **how)
+
+        monkeypatch.setattr(Judge, "known", slow)
+        return await held.outcome(head_of(house, "POST", TOPIC + "/publish", certificate="dora"), PUBLISHED, ended)
+
+    assert isinstance(house.service.on_loop(ask), NotAllowed)
+    assert house.messages == 0
+
+
+def test_what_waited_to_learn_who_serves_it_is_not_passed_on_once_its_token_is_revoked(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other instance may learn of the end up to a second later."""
+    passed_on = []
+
+    async def ask(service: Service) -> Answer | OncelogError:
+        async def elsewhere(*_: object) -> None:
+            await held.pause()
+            raise NotServedHere(url="http://elsewhere")
+
+        async def send(*asked: object) -> Answer:
+            passed_on.append(asked)
+            return Answer(b"{}", "application/json")
+
+        held = _Held(service)
+        monkeypatch.setattr(service.topics, "open", elsewhere)
+        monkeypatch.setattr(held.application._forwarder, "send", send)
+        asked = head_of(house, "POST", TOPIC + "/publish")
+        asked.headers[b"oncelog-route"] = b"proxy"
+        return await held.outcome(asked, PUBLISHED, house.id)
+
+    assert isinstance(house.service.on_loop(ask), Unauthorized)
+    assert not passed_on
 
 
 def test_a_commit_whose_token_is_revoked_while_it_waits_stays_in_progress(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

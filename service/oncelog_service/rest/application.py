@@ -153,6 +153,7 @@ class Application:
                 raise
             # A HEAD asks as a GET does: the body is left out here, where its client is answered.
             try:
+                call.still()
                 answer = await self._forwarder.send(elsewhere.url, route.method, head.target, head.headers, body, principal)
                 if _is_told(route, answer):
                     again()

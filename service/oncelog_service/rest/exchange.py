@@ -80,11 +80,13 @@ class Standing:
             except StopIteration as end:
                 done: T = end.value
                 return done
+            finally:
+                failure = None  # its traceback holds this frame: a request that failed would keep its body until a collection
             try:
                 yield awaited
-                failure = None
             except BaseException as thrown:
                 failure = thrown
+            awaited = None  # a future keeps what it failed with
             self.waited = True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from oncelog.errors import Overloaded
 from oncelog.wire.codec import (
@@ -56,9 +57,10 @@ async def publish(call: Call) -> Answer:
     async with call.turn():
         log = await call.log()  # by now it may be another one, or none
         request = await decoded(call, decode_publish_request)
-        check_producer(call, request.producer if request.payloads else None)  # what is stored may be of any producer
+        may = partial(check_producer, call, request.producer if request.payloads else None)  # what is stored may be of any
+        may()
         call.count(request)
-        response = await log.publish(request, call.principal.whose(), call.still)
+        response = await log.publish(request, call.principal.whose(), may)
     body = b"" if media == AVRO and request.write_pointer is None else encode_publish_response(media, response)
     return Answer(body, media, headers=_quota_of(log))
 
@@ -78,9 +80,10 @@ async def store(call: Call) -> Answer:
     async with call.turn():
         log = await call.log()
         request = await decoded(call, decode_publish_request)
-        check_producer(call, request.producer)
+        may = partial(check_producer, call, request.producer)
+        may()
         call.count(request)
-        response = await log.store(request, call.principal.whose(), call.still)
+        response = await log.store(request, call.principal.whose(), may)
     body = b"" if media == AVRO else encode_publish_response(media, response)
     return Answer(body, media, headers=_quota_of(log))
 
@@ -129,7 +132,8 @@ def _isolation_of(request: ConsumeRequest) -> str:
 
 
 def check_producer(call: Call, name: str | None) -> None:
-    """Raises NotAllowed unless who asks may publish under this name to the topic in the address."""
+    """Raises NotAllowed, Unauthorized unless who asks may publish to the topic in the address under this name, at this moment."""
+    call.still()
     call.principal.check_producer(call.path["namespace"], call.path["topic"], name)
 
 
