@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from oncelog_service.atomic.outcomes import (
 from oncelog_service.log.names.assigned import new_name
 from oncelog_service.storage.keys import topic_key
 from oncelog_service.storage.memory import MemoryStore
-from oncelog_service.storage.port import Batch, StoreDamaged, Table
+from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
 from oncelog_service.storage.records import TopicRow, encode_record
 from tests.service.house import BEGIN
 
@@ -161,6 +162,11 @@ def test_an_outcome_is_found_by_its_id() -> None:
 LIVING = TopicRow(1, 0, {"ttl": str(TTL_MS // 1000)})
 
 
+def forgotten(store: Store, now_ms: int, limit: int) -> Sequence[tuple[int, str]]:
+    """What is found in the first step."""
+    return forgettable(store, now_ms, limit)[0]
+
+
 @pytest.mark.parametrize(
     ("ended", "topic", "forgotten_at"),
     [
@@ -176,8 +182,8 @@ LIVING = TopicRow(1, 0, {"ttl": str(TTL_MS // 1000)})
 )
 def test_an_outcome_is_kept(ended: AtomicOutcome, topic: TopicRow | None, forgotten_at: int) -> None:
     store = store_with((7, Ended(ended)), topic=topic)
-    assert forgettable(store, forgotten_at - 1, 10) == []
-    assert forgettable(store, forgotten_at, 10) == [(7, "t")]
+    assert forgotten(store, forgotten_at - 1, 10) == []
+    assert forgotten(store, forgotten_at, 10) == [(7, "t")]
 
 
 def test_the_outcome_of_a_branch_is_kept_as_long_as_what_it_became_a_part_of() -> None:
@@ -185,15 +191,26 @@ def test_the_outcome_of_a_branch_is_kept_as_long_as_what_it_became_a_part_of() -
     branch, whole = outcome("branch", published=None, of="t"), outcome(began=BEGIN + HOUR, published=BEGIN + HOUR)
     for numbers in ((7, 8), (8, 7)):
         store = store_with(*zip(numbers, map(Ended, (branch, whole)), strict=True), topic=LIVING)
-        assert forgettable(store, BEGIN + HOUR + TTL_MS - 1, 10) == []
-        assert {name for _, name in forgettable(store, BEGIN + HOUR + TTL_MS, 10)} == {"branch", "t"}
+        assert forgotten(store, BEGIN + HOUR + TTL_MS - 1, 10) == []
+        assert {name for _, name in forgotten(store, BEGIN + HOUR + TTL_MS, 10)} == {"branch", "t"}
     alone = store_with((7, Ended(branch)), topic=LIVING)
-    assert forgettable(alone, BEGIN + TTL_MS, 10) == [(7, "branch")]
+    assert forgotten(alone, BEGIN + TTL_MS, 10) == [(7, "branch")]
 
 
 def test_the_oldest_outcomes_are_forgotten_first_and_some_at_a_time() -> None:
     ended = [(number, Ended(outcome(f"t{number}", BEGIN + number))) for number in range(1, 8)]
     store = store_with(*ended, topic=LIVING)
-    assert forgettable(store, BEGIN + 10 * TTL_MS, 3) == [(1, "t1"), (2, "t2"), (3, "t3")]
-    young = (0, Ended(outcome("young", BEGIN + TTL_MS, BEGIN + 10 * TTL_MS)))
-    assert forgettable(store_with(young, *ended, topic=LIVING), BEGIN + 10 * TTL_MS, 3) == []
+    assert forgotten(store, BEGIN + 10 * TTL_MS, 3) == [(1, "t1"), (2, "t2"), (3, "t3")]
+
+
+def test_an_outcome_that_is_kept_for_ever_holds_up_none_behind_it() -> None:
+    """Commits to a topic without a time to live, and a query that commits many batches without messages."""
+    kept = [(number, Ended(outcome(f"kept-{number}", BEGIN + number, BEGIN + 10 * TTL_MS))) for number in (0, 1, 4)]
+    empty = [(number, Ended(outcome(f"t{number}", BEGIN + number, topics=[]))) for number in (2, 3, 5)]
+    store = store_with(*kept, *empty, topic=LIVING)
+    steps: list[list[int]] = []
+    start = b""
+    for _ in range(4):
+        found, start = forgettable(store, BEGIN + 10 * TTL_MS, 2, start)
+        steps.append([number for number, _ in found])
+    assert steps == [[], [2, 3], [5], []], "and begins anew behind the last one"

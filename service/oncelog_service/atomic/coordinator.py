@@ -56,7 +56,8 @@ from oncelog_service.topics import Topics
 _log = logging.getLogger(__name__)
 
 _ROUND_SECONDS = 0.2
-_FORGOTTEN_AT_ONCE = 1_000
+_LOOKED_AT = 1_000
+"""Outcomes in one step of forgetting them."""
 
 
 class AtomicCommits:
@@ -73,6 +74,8 @@ class AtomicCommits:
         self.endings = Endings(self.ledger, writer, topics)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # gone with its last user
         self._stepping = asyncio.Lock()
+        self._looked = b""
+        """Key of the outcome at which forgetting goes on."""
 
     @classmethod
     async def recover(cls, store: Store, writer: Writer, topics: Topics, clock: Clock, limits: AtomicLimits) -> AtomicCommits:
@@ -465,8 +468,11 @@ class AtomicCommits:
         return True
 
     async def forget_outcomes(self) -> int:
-        """Forgets what became of the oldest transactions, as far as none of their messages lives; returns how many."""
-        found = await read(forgettable, self._store, self._clock.now_ms(), _FORGOTTEN_AT_ONCE)
+        """Forgets what became of some old transactions, as far as none of their messages lives; returns how many.
+
+        Called again and again, it comes to all of them.
+        """
+        found, self._looked = await read(forgettable, self._store, self._clock.now_ms(), _LOOKED_AT, self._looked)
         batch = Batch()
         for number, id_ in found:
             batch.delete(Table.ATOMIC_OUTCOME, number_key(number))

@@ -91,18 +91,28 @@ def decode_ended(data: bytes) -> Ended:
         raise StoreDamaged(f"not the outcome of a transaction: {data[:100]!r}") from error
 
 
-def forgettable(store: Store, now_ms: int, limit: int) -> Sequence[tuple[int, str]]:
-    """Returns (number, id) of the oldest outcomes, as long as no message lives that they are about; at most ``limit``."""
+def forgettable(store: Store, now_ms: int, limit: int, start: bytes = b"") -> tuple[Sequence[tuple[int, str]], bytes]:
+    """Returns (number, id) of outcomes that are about no message which lives, and the key at which to look next.
+
+    It looks at ``limit`` of them from ``start`` on. One that is needed, perhaps for ever, holds up none behind it.
+    """
     found: list[tuple[int, str]] = []
     gone: set[str] = set()
     """Of which nothing lives."""
-    with closing(store.scan(Table.ATOMIC_OUTCOME, b"", AFTER_NUMBERS)) as rows:
-        for key, data in rows:
+    with closing(store.scan(Table.ATOMIC_OUTCOME, start, AFTER_NUMBERS)) as rows:
+        for looked, (key, data) in enumerate(rows):
+            if looked == limit:
+                return found, key
             outcome = decode_ended(data).outcome
-            if len(found) == limit or _is_needed(store, outcome, now_ms) or _is_part(store, outcome, now_ms, gone):
-                break
-            found.append((int.from_bytes(key, "big"), outcome.id))
-    return found
+            if _is_young(outcome, now_ms):
+                break  # as are all behind it: numbers rise with time
+            if not _is_needed(store, outcome, now_ms) and not _is_part(store, outcome, now_ms, gone):
+                found.append((int.from_bytes(key, "big"), outcome.id))
+    return found, b""
+
+
+def _is_young(outcome: AtomicOutcome, now_ms: int) -> bool:
+    return (outcome.began_ms or 0) > now_ms - LEAST_MS
 
 
 def _is_part(store: Store, outcome: AtomicOutcome, now_ms: int, gone: set[str]) -> bool:
@@ -120,9 +130,9 @@ def _is_part(store: Store, outcome: AtomicOutcome, now_ms: int, gone: set[str]) 
 def _is_needed(store: Store, outcome: AtomicOutcome, now_ms: int) -> bool:
     """Returns whether a message that it brought, or would have brought, may still live on one of its topics; a day at the
     least."""
-    began = outcome.began_ms or 0
-    if began > now_ms - LEAST_MS:
+    if _is_young(outcome, now_ms):
         return True
+    began = outcome.began_ms or 0
     for topic in outcome.topics:
         data = store.get(Table.TOPIC, topic_key(topic.namespace, topic.topic))
         row = None if data is None else decode_record(TopicRow, data)
