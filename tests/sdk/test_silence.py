@@ -181,6 +181,50 @@ def test_who_serves_it_and_is_slow_is_waited_for(house: RunningService, two: Two
     assert stored(house, name) == [b"once"] * 5
 
 
+def test_who_is_slow_is_waited_for_where_another_address_leads_there_too(house: RunningService, name: str) -> None:
+    """A balancer before the instances, another name of a host: it answers, since that is the same instance."""
+    came, asked, goes_on = list[str](), list[str](), threading.Event()
+
+    def slow(request: Request) -> Answer | None:
+        if request.path.endswith("/stats"):
+            asked.append(request.path)
+            if len(asked) == 6:
+                goes_on.set()
+        elif request.path.endswith("/publish"):
+            came.append(request.path)
+            assert goes_on.wait(PATIENCE)
+        return forward(house.url, request)
+
+    with (
+        fake_server(slow) as here,
+        fake_server(slow) as there,
+        Client(f"{here.url},{there.url}", timeout=PATIENCE) as client,
+        Producer(name, client=client) as producer,
+    ):
+        assert producer.send(b"once").status == "stored"
+    assert len(came) == 1
+
+
+def test_nobody_is_asked_with_a_token_who_was_not_to_have_it(name: str) -> None:
+    """Whoever a gateway redirects to without being an instance gets none, also not when that one is silent."""
+    ended = threading.Event()
+
+    def stranger(_: Request) -> Answer:
+        assert ended.wait(PATIENCE)
+        return SERVED
+
+    def gateway(request: Request) -> Answer:
+        return SERVED if request.path.endswith("/stats") else Answer(307, headers={"location": away.url + request.path})
+
+    with fake_server(stranger) as away, fake_server(gateway) as here:
+        asking = Transport(f"{here.url},http://127.0.0.1:1", token="secret", timeout=PATIENCE)
+        with pytest.raises(ResponseTimeout):
+            asking.call("POST", f"{TOPIC}/publish", b"small", "avro/binary", timeout=Again())
+        ended.set()
+        assert away.requests
+        assert not any("authorization" in each.headers for each in away.requests)
+
+
 def test_what_has_no_number_is_sent_to_nobody_else(house: RunningService, two: Two, name: str) -> None:
     with Client(",".join(two.urls), timeout=1.0) as client, pytest.raises(ResponseTimeout):
         client.publish(name, PublishRequest([b"unnumbered"]))

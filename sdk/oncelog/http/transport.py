@@ -223,7 +223,7 @@ class Requests:
             else:
                 headers.pop("authorization", None)  # a token is for the service it was given for
             if isinstance(deadline.watch, _Watch):
-                deadline.watch.silent = _base(url)
+                deadline.watch.silent = _base(url) if trusted else ""
             with self._naming(url):
                 response = await self.connections().ask(method, url, body, headers, deadline)
             if 200 <= response.status < 300:
@@ -234,7 +234,7 @@ class Requests:
                 here, url = url, _joined(url, response.headers["location"])  # the same method, the same body
                 elsewhere = _elsewhere(response, said) if trusted else None
                 if elsewhere is not None and url.startswith(elsewhere + "/") and not _lays_bare(here, url):
-                    self._serves(part, elsewhere)
+                    self.serves(part, elsewhere)
                     named = True
                 else:
                     trusted = trusted and urlsplit(url)[:2] == urlsplit(here)[:2]
@@ -270,30 +270,35 @@ class Requests:
         question = _question(again.served or _part(path)) if self.others else None
         return None if question is None else _Watch(self, *question, again.held)
 
-    async def who_serves(self, part: str, question: str, silent: str, turn: int, seconds: float) -> str | None:
-        """Ask another instance than the silent one who serves a part; ``turn``: which of them. None: nobody else is known to."""
+    async def who_serves(self, question: str, silent: str, turn: int, deadline: Deadline) -> str | None:
+        """Ask another instance than the silent one who serves something; ``turn``: which of them. None: nobody else is known
+        to."""
         others = [base for base in self._bases if base != silent]
         base = others[turn % len(others)] if others else None
-        deadline = Deadline(seconds)
-        with suppress(OncelogError, *FAILURES):
-            for _ in range(_MAX_QUESTIONS):
-                if base is None or base == silent:
-                    return None
-                headers = {} if self._token is None else {"authorization": authorization(self._token)}
-                response = await self.connections().ask("GET", base + question, None, headers, deadline)
-                try:
-                    _check_content(response)
-                    said = await response.content(MAX_PROBLEM_BYTES)
-                finally:
-                    response.let_go()
-                if response.status == 200 and essence(response.headers.get("content-type", "")) == JSON:
-                    self._serves(part, base)
-                    return base
-                here, base = base, _elsewhere(response, said) if response.status in (307, 308) else None
-                base = None if base is None or _lays_bare(here, base) else base
+        for _ in range(_MAX_QUESTIONS):
+            asked, base = base, None if base in (None, silent) else await self.named_by(base, question, deadline)
+            if base == asked:
+                return base
         return None
 
-    def _serves(self, part: str, base: str) -> None:
+    async def named_by(self, base: str, question: str, deadline: Deadline) -> str | None:
+        """Ask an instance who serves something: that is itself if it answers, or whom it names. None: it does not say."""
+        headers = {} if self._token is None else {"authorization": authorization(self._token)}
+        with suppress(OncelogError, *FAILURES):
+            response = await self.connections().ask("GET", base + question, None, headers, deadline)
+            try:
+                _check_content(response)
+                said = await response.content(MAX_PROBLEM_BYTES)
+            finally:
+                response.let_go()
+            if response.status == 200 and essence(response.headers.get("content-type", "")) == JSON:
+                return base
+            named = _elsewhere(response, said) if response.status in (307, 308) else None
+            return None if named is None or _lays_bare(base, named) else named
+        return None
+
+    def serves(self, part: str, base: str) -> None:
+        """Remember who serves a part: it is asked there the next time."""
         with self._lock:
             self._served[part] = base
             if base not in self._bases:
@@ -414,7 +419,7 @@ class _Watch:
         self._silence = Silence(time.monotonic(), held)
         self._turns = 0
         self.silent = ""
-        """The instance that is waited for."""
+        """The instance that is waited for; empty where it is none that the token is for."""
 
     def left(self) -> float:
         return self._silence.left(time.monotonic())
@@ -423,12 +428,18 @@ class _Watch:
         self._silence.heard(time.monotonic())
 
     async def look(self, seconds: float) -> None:
-        seconds = min(AGAIN_SECONDS, seconds)
-        base = await self._requests.who_serves(self._part, self._question, self.silent, self._turns, seconds)
+        ends, requests = Deadline(seconds), self._requests
+        base = await requests.who_serves(self._question, self.silent, self._turns, ends.within(AGAIN_SECONDS))
         self._turns += 1
-        self._silence.asked(time.monotonic())
-        if base is not None:
+        if base is not None and not await self._is_slow(ends.within(AGAIN_SECONDS / 2)):
+            requests.serves(self._part, base)
             raise TimeoutError(f"nothing came for {SILENT_SECONDS:g} s and more, and {shown(base)} serves this by now")
+        self._silence.asked(time.monotonic())
+
+    async def _is_slow(self, deadline: Deadline) -> bool:
+        """Whether it serves this still: another address may lead to the same instance, as a load balancer's does, or to one that
+        passes on what it is asked. Who stands still does not answer."""
+        return bool(self.silent) and await self._requests.named_by(self.silent, self._question, deadline) == self.silent
 
 
 def _question(part: str) -> tuple[str, str] | None:
