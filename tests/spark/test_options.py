@@ -22,6 +22,7 @@ from oncelog.spark.reading.columns import read_schema
 from oncelog.spark.reading.offsets import AtOffsets, AtTime, AtTimes
 from oncelog.spark.reading.read_options import ReadOptions
 from oncelog.spark.shipping import shipped
+from oncelog.spark.writing.staging import abort_quietly
 from oncelog.spark.writing.write_options import NAMES, WriteOptions
 from tests.world.service import running_service
 
@@ -258,12 +259,11 @@ def test_a_refused_option_shows_no_secret_beside_it_not_even_in_the_variables_of
 
 def test_a_token_in_a_file_is_read_where_it_is_used_and_again_when_it_has_changed(tmp_path: Path) -> None:
     """So it is in no plan, and nothing of it travels."""
-    file = tmp_path / "token"
     with running_service(token="s3cret") as service:
-        given = {"url": service.url, "topic": "t", "tokenFile": str(file), "retryTimeoutMs": "0"}
-        for options in (ReadOptions.parse(given), WriteOptions.parse(given)):
+        for parse in (ReadOptions.parse, WriteOptions.parse):
+            file = tmp_path / parse.__qualname__
+            options: Any = parse({"url": service.url, "topic": "t", "tokenFile": str(file), "retryTimeoutMs": "0"})
             arrived = pickle.loads(pickle.dumps(options)).connection
-            file.unlink(missing_ok=True)
             with pytest.raises(ValueError, match=f"option tokenFile: {file} cannot be read"):
                 arrived.client()
             file.write_text("an older one\n")
@@ -273,6 +273,24 @@ def test_a_token_in_a_file_is_read_where_it_is_used_and_again_when_it_has_change
             assert arrived.client().topics() == []
             assert arrived.client() is arrived.client()
             assert b"s3cret" not in pickle.dumps(options)
+
+
+def test_a_token_file_that_is_of_no_use_for_a_moment_ends_nothing_that_has_begun(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As while it is written anew: behind a commit, or in the midst of dropping what an attempt has staged."""
+    file = tmp_path / "token"
+    file.write_text("s3cret\n")
+    with running_service(token="s3cret") as service:
+        options = WriteOptions.parse({"url": service.url, "topic": "t", "tokenFile": str(file), "retryTimeoutMs": "0"})
+        known = options.connection.client()
+        file.write_text("")
+        assert options.connection.client() is known
+        abort_quietly(options, (), "batch-")  # with a client of its own
+        file.unlink()
+        assert options.connection.client().topics() == []
+    assert "the token of before is used on: option tokenFile" in caplog.text
+    assert "s3cret" not in caplog.text
 
 
 def test_a_token_in_a_file_comes_before_that_of_the_drivers_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

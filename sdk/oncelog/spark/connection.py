@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass, field
 from threading import Lock
@@ -53,10 +54,10 @@ class Connection:
     def client(self) -> Client:
         """The client of this process; one for all tasks that run in it one after the other.
 
-        Raises ValueError: the file of the token is of no use.
+        Raises ValueError: the file of the token is of no use. Once it was of use, its token is used on instead.
         """
         key = (os.getpid(), self)  # workers are forked: a connection must not be shared with the parent
-        token = self.token if self.token_file is None else secret_in(self.token_file, "option tokenFile")
+        token = self.token if self.token_file is None else _token_in(self.token_file)
         with _lock:
             known, client = _clients.get(key, (None, None))
             if client is None or known != token:
@@ -67,6 +68,20 @@ class Connection:
         return client
 
 
+def _token_in(path: str) -> str:
+    """What the file holds. While it is of no use, what it held: whoever writes it anew may empty it first, and a query that has
+    just committed must not end by that."""
+    try:
+        _tokens[path] = secret_in(path, "option tokenFile")
+    except ValueError as error:
+        if path not in _tokens:
+            raise
+        logging.getLogger("oncelog.spark").warning("the token of before is used on: %s", error)
+    return _tokens[path]
+
+
+_tokens: dict[str, str] = {}
+"""By file, what it held last."""
 _clients: dict[tuple[int, Connection], tuple[str | None, Client]] = {}
 """By process and connection; the token that each was made with."""
 _lock = Lock()
