@@ -102,3 +102,17 @@ def test_it_is_asked_by_sql(oncelog_service: OncelogService, tmp_path: Path) -> 
 
     assert said("--column", "city") == "4 changes\n"
     assert said("--sql", "SELECT city, count(*) FROM customers GROUP BY city") == "Graz\t2\n"
+
+
+def test_what_a_transaction_takes_back_is_no_change(oncelog_service: OncelogService, tmp_path: Path) -> None:
+    publish(oncelog_service, [("ada", {"city": "Graz"})])
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/replica.db")
+    with oncelog_service.client.transaction() as tx:
+        tx.send("customers", b"", key="ada")
+        tx.checkpoint()
+        assert Replica(engine, "customers", []).follow() == 1
+        tx.abort()
+    with oncelog_service.client.transaction() as tx:
+        tx.send("customers", b'{"city": "Wien"}', key="ada")
+    assert Replica(engine, "customers", []).follow() == 1
+    assert rows(engine) == {"ada": {"city": "Wien"}}

@@ -114,3 +114,15 @@ def test_an_erased_message_has_no_payload_in_the_files(oncelog_service: OncelogS
     archive = Archive("readings", tmp_path)
     archive.follow()
     assert archive.table()["payload"].to_pylist() == [b"0", None, b"2"]
+
+
+def test_what_a_transaction_takes_back_is_not_archived(oncelog_service: OncelogService, tmp_path: Path) -> None:
+    publish(oncelog_service, 0, 2)
+    with oncelog_service.client.transaction() as tx:
+        tx.send("readings", b"never happened")
+        tx.checkpoint()
+        publish(oncelog_service, 2, 1)
+        assert Archive("readings", tmp_path / "archive").follow() == 2
+        tx.abort()
+    Archive("readings", tmp_path / "archive").follow()
+    assert whole(Archive("readings", tmp_path / "archive"), 3)
