@@ -61,7 +61,7 @@ def test_nothing_is_read_or_refused_for_a_value_that_is_out_of_date(anna: Leader
 
 @pytest.mark.parametrize(("offset", "key", "payload"), [(1, b"a", b'"1"'), (0, None, b'"1"'), (0, b"a", b"5")])
 def test_a_change_left_out_or_a_message_that_is_none_is_refused(offset: int, key: bytes | None, payload: bytes) -> None:
-    record = {"id": bytes(MessageId(1, 0)), "offset": offset, "key": key, "payload": payload}
+    record = {"id": bytes(MessageId(1, 0)), "offset": offset, "key": key, "payload": payload, "properties": None}
     with pytest.raises(Incomplete, match=f"offset {0 if offset else offset}"):
         change_in(Message(record, codec_for("json")), 0)
 
