@@ -14,6 +14,7 @@ import pytest
 from oncelog import Client, Producer, Reader
 from oncelog.errors import (
     ConnectionFailed,
+    DiskFull,
     InvalidRequest,
     InvalidResponse,
     PropertiesChanged,
@@ -59,6 +60,13 @@ def test_what_comes_bit_by_bit_is_begun_by_an_instance_that_answers(begin: Calla
     with fake_server(lambda _: Answer(200, b"{}\n")) as fake, Client(f"http://127.0.0.1:{free_port()},{fake.url}") as client:
         with pytest.raises(InvalidResponse):  # that is neither's
             list(begin(client))
+        assert len(fake.requests) == 1
+
+
+def test_a_backup_for_which_there_is_no_room_says_so_at_once() -> None:
+    with fake_server(lambda _: problem(507, "disk_full")) as fake, Client(fake.url, retry=1.0) as client:
+        with pytest.raises(DiskFull):
+            list(client.backup("b"))
         assert len(fake.requests) == 1
 
 

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from oncelog.api.plausible import check_names_rise
 from oncelog.api.retry import Held, Holds, Tries
-from oncelog.errors import InvalidRequest, InvalidResponse, OncelogError
+from oncelog.errors import DiskFull, InvalidRequest, InvalidResponse, OncelogError
 from oncelog.http.silence import Again
 from oncelog.http.transport import MAX_JSON_BYTES, READ_SECONDS, AsyncTransport, Requests
 from oncelog.http.trust import Certificate, Trust, Verify
@@ -197,7 +197,8 @@ class Calls:
     async def _lines(
         self, path: str, body: bytes | None = None, media: str | None = None, *, idempotent: bool
     ) -> AsyncIterator[bytes]:
-        """The lines of an answer that comes bit by bit; tried again until the first of them has come."""
+        """The lines of an answer that comes bit by bit; tried again until the first of them has come, unless a disk is too full
+        for it."""
         tries, begun = self._tries(idempotent), False
         while True:
             try:
@@ -207,7 +208,8 @@ class Calls:
                         yield line
                 return
             except OncelogError as error:
-                wait = None if begun else tries.wait_after(error, time.monotonic(), random.random())
+                is_final = begun or isinstance(error, DiskFull)  # for what is as large as a backup somebody must make room
+                wait = None if is_final else tries.wait_after(error, time.monotonic(), random.random())
                 if wait is None:
                     raise
             await self._transport.pause(wait)
