@@ -1,15 +1,18 @@
-"""Bodies in chunks of next to nothing: what one read of them may cost."""
+"""Bodies in chunks of next to nothing, and those that are refused: what they may cost, and for how long."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any, cast
 
+from oncelog.errors import InvalidRequest
 from oncelog_service.config import Settings
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.exchange import Admitted, Head
 from oncelog_service.rest.limits import MAX_SMALL_PARTS
-from oncelog_service.rest.protocol import HttpConnection, Shared
+from oncelog_service.rest.protocol import Application, HttpConnection, Shared
 
 HEAD = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -37,9 +40,9 @@ class Echo:
         return Admitted(answer, reads=False)
 
 
-async def told(*reads: bytes) -> tuple[bytes, int]:
+async def told(*reads: bytes, application: Application | None = None) -> tuple[bytes, int]:
     """What a connection writes that is given these, and how much of a body it takes."""
-    shared, below = Shared(Echo(), Settings(store="memory://")), Below()
+    shared, below = Shared(application or Echo(), Settings(store="memory://")), Below()
     connection = HttpConnection(shared)
     connection.connection_made(cast(asyncio.Transport, below))
     for each in reads:
@@ -52,6 +55,28 @@ async def told(*reads: bytes) -> tuple[bytes, int]:
 
 def chunks(count: int, size: int) -> bytes:
     return (b"%x\r\n%b\r\n" % (size, b"x" * size)) * count
+
+
+async def test_a_body_that_is_refused_is_held_no_longer_than_that_takes() -> None:
+    """What was counted for it is given back then."""
+    kept: list[weakref.ref[Below]] = []
+
+    class Refusing:
+        def admit(self, head: Head) -> Admitted:
+            async def answer(body: bytes) -> Answer:
+                kept.append(weakref.ref(held := Below()))  # in the frame, as the body is
+                held.write(body)
+                raise InvalidRequest("no")
+
+            return Admitted(answer, reads=False)
+
+    gc.disable()
+    try:
+        written, _ = await told(HEAD, chunks(1, 16), b"0\r\n\r\n", application=Refusing())
+        assert written.startswith(b"HTTP/1.1 400 ")
+        assert [each() for each in kept] == [None]
+    finally:
+        gc.enable()
 
 
 async def test_a_read_full_of_chunks_of_a_byte_is_refused_before_it_has_cost_much() -> None:

@@ -513,7 +513,7 @@ class HttpConnection(asyncio.Protocol):
             try:
                 return await exchange.admitted.answer(exchange.body)
             except OncelogError as refused:
-                error = refused
+                error = refused.with_traceback(None)  # its frames hold the body, and this one it: until a collection
             except Exception:
                 _log.exception("%s %s failed", exchange.head.method, as_said(exchange.head.path))
                 error = InternalError()
