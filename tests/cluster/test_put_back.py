@@ -12,11 +12,16 @@ from oncelog import Client, Producer, Reader
 from oncelog.errors import ProducerFenced, StaleMessageId
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.service import Service
+from oncelog_service.storage.copying import check_whole
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Fence, StoreBehind, StoreError, Table
+from oncelog_service.storage.seals import SealedStore
+from oncelog_service.storage.sql.leases import SqlLeaseTable
+from oncelog_service.storage.sql.store import SqlStore
 from tests.behaviours.cli.support import run, value
 from tests.patience import PATIENCE, until
 from tests.postgres import PostgresServer
+from tests.storage.stores import write
 from tests.world.service import RunningService, free_port, running_service
 
 pytestmark = pytest.mark.wide
@@ -40,6 +45,11 @@ class Database:
             for table in TABLES:
                 self._connection.execute(f"TRUNCATE {table}")
                 self._connection.execute(f"INSERT INTO {table} SELECT * FROM kept_{table}")
+
+    def empty(self) -> None:
+        with self._connection.transaction():
+            for table in TABLES:
+                self._connection.execute(f"TRUNCATE {table}")
 
 
 @contextmanager
@@ -157,6 +167,49 @@ def test_a_fence_of_the_lost_time_is_valid_for_nobody_after_a_renewal(database: 
         assert isinstance(taken, Fence)
         assert taken.epoch > fence.epoch
     store.close()
+
+
+def test_who_was_stopped_before_it_could_write_down_what_it_found_does_not_end_what_was_renewed_since(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with instance(database):
+        pass
+    store = store_opener(database.url)()
+    assert isinstance(store, SealedStore)
+    assert isinstance(store.inner, SqlStore)
+    table, leases = store.lease_table(), store.inner._leases
+    assert table is not None
+    table.join("one", "http://127.0.0.1:1", 60_000)
+    table.leave("one")
+    store.check_written()
+    write(store, Table.SNAPSHOT, b"one")
+    database.keep()
+    write(store, Table.SNAPSHOT, b"two")
+    database.put_back()
+
+    def leases_later() -> SqlLeaseTable:
+        renewed(database)
+        return leases()
+
+    monkeypatch.setattr(store.inner, "_leases", leases_later)
+    store.check_written()
+    write(store, Table.SNAPSHOT, b"two")
+    check_whole(store)
+    store.close()
+
+
+def test_a_database_that_was_emptied_under_an_instance_is_begun_again_by_a_renewal(database: Database) -> None:
+    with instance(database) as (service, client):
+        client.create_topic("t")
+        client.publish("t", PublishRequest([b"0"]))
+        database.empty()
+        until(lambda: "oncelog renew" in service.service.reason, "it serves nothing")
+    with pytest.raises(StoreError, match="gone back in time"), running_service(database.url):
+        pass
+    found = renewed(database)
+    with instance(database) as (_, client):
+        client.create_topic("t")
+        assert client.stats("t").generation == found["incarnation"] + 1
 
 
 async def fail(service: Service) -> None:

@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from oncelog_service.renewal import begin_incarnation
-from oncelog_service.storage.incarnation import check_not_behind
+from oncelog_service.storage.incarnation import KEY, check_not_behind
 from oncelog_service.storage.open import store_opener
-from oncelog_service.storage.port import Store, StoreBehind, StoreError
+from oncelog_service.storage.port import Batch, Store, StoreBehind, StoreDamaged, StoreError, Table
+from oncelog_service.storage.seals import SealedStore
 from oncelog_service.storage.sql import sqlite
 from tests.storage.stores import IN_FILES, S, keys_of, opened, write
 
@@ -124,6 +125,23 @@ def test_a_store_is_never_behind_what_this_process_has_written_to_it(
     with closing(opener()) as store:
         check_not_behind(store)
         assert keys_of(store, S) == [b"1"]
+
+
+def test_a_store_that_was_put_back_damaged_is_let_go_of_for_whoever_mends_it(opener: Opener, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    with closing(opener()) as store:
+        assert isinstance(store, SealedStore)
+        batch = Batch()
+        batch.put(Table.STORE_ID, KEY, b"no incarnation")
+        store.inner.write([batch])
+    shutil.copytree(disk, tmp_path / "copy")
+    with closing(opener()) as store:
+        write(store, S, b"2")
+    shutil.rmtree(disk)
+    (tmp_path / "copy").rename(disk)
+    for _ in range(2):
+        with pytest.raises(StoreDamaged):
+            opener()
 
 
 def test_nothing_is_acknowledged_once_the_files_were_deleted(opener: Opener, tmp_path: Path) -> None:

@@ -104,11 +104,16 @@ def behind_row(by: str, what: str) -> tuple[bytes, bytes]:
     return _BEHIND_KEY, encode_record(BehindRow(by, what, time.time_ns() // 1_000_000))
 
 
+def found_behind(store: Store) -> BehindRow | None:
+    """Reads who has found that the store has gone back in time, if nobody has renewed it since. Raises StoreError."""
+    data = store.get(Table.STORE_ID, _BEHIND_KEY)
+    return None if data is None else decode_record(BehindRow, data)
+
+
 def check_not_behind(store: Store) -> None:
     """Raises StoreError: it has gone back in time, and no incarnation was begun since."""
-    data = store.get(Table.STORE_ID, _BEHIND_KEY)
-    if data is not None:
-        row = decode_record(BehindRow, data)
+    row = found_behind(store)
+    if row is not None:
         raise StoreError(
             f"it has gone back in time: {row.what}, as {row.by} found. Nobody serves it until `oncelog renew` was run: "
             "stop every service over it first"

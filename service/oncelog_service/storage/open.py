@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,11 +44,8 @@ def store_opener(url: str) -> Callable[[], Store]:
 
     def opened() -> Store:
         store = SealedStore(opener())
-        try:
+        with _closed_on_failure(store):
             check_format(store)
-        except BaseException:
-            store.close()
-            raise
         return store
 
     return opened
@@ -121,13 +118,15 @@ class _InFiles:
     def __call__(self) -> Store:
         reached = 0 if self._last is None else self._last.number
         try:
-            self._last = self._make(self._path, reached)
+            opened = self._make(self._path, reached)
         except StoreDamaged as damage:
             if not reached:
                 raise
-            self._last = self._put_back(damage, reached)
-        self._incarnation = self._last.get(Table.STORE_ID, INCARNATION)
-        return self._last
+            opened = self._put_back(damage, reached)
+        with _closed_on_failure(opened):
+            self._incarnation = opened.get(Table.STORE_ID, INCARNATION)
+        self._last = opened
+        return opened
 
     def _put_back(self, damage: StoreDamaged, reached: int) -> InFiles:
         """Opens a store that is behind what this process has written, if it is another incarnation by now. Raises StoreBehind:
@@ -136,10 +135,9 @@ class _InFiles:
             found = self._make(self._path, 1)
         except StoreError:
             raise damage from None
-        with ExitStack() as stack:
-            stack.callback(found.close)
-            if number_in(found.get(Table.STORE_ID, INCARNATION)) > number_in(self._incarnation):
-                stack.pop_all()
+        with _closed_on_failure(found):
+            is_further = number_in(found.get(Table.STORE_ID, INCARNATION)) > number_in(self._incarnation)
+            if is_further or found.number >= reached:
                 return found
             what = f"it ends at write {found.number}, and write {reached} was written to it"
             key, value = behind_row(f"a process on {socket.gethostname()}", what)
@@ -147,7 +145,17 @@ class _InFiles:
             batch.put(Table.STORE_ID, key, value)
             if found.get(Table.STORE_ID, key) is None:
                 SealedStore(found).write([batch])
-        raise StoreBehind(f"{self._path}: {what}; see oncelog renew") from damage
+            raise StoreBehind(f"{self._path}: {what}; see oncelog renew") from damage
+
+
+@contextmanager
+def _closed_on_failure(store: Store) -> Iterator[None]:
+    """Closes the store where what it is asked for here fails: nobody else has it, and its lock would keep everybody out."""
+    try:
+        yield
+    except BaseException:
+        store.close()
+        raise
 
 
 class _Shared:

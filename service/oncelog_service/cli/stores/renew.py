@@ -11,7 +11,7 @@ from oncelog_service.cli.stores.opening import CannotOpen, check_store, ending, 
 from oncelog_service.cluster.unserved import Kept
 from oncelog_service.renewal import LIVES_AGAIN, further_incarnation
 from oncelog_service.storage.copying import check_finished
-from oncelog_service.storage.incarnation import Incarnation
+from oncelog_service.storage.incarnation import Incarnation, found_behind
 from oncelog_service.storage.open import shown
 from oncelog_service.storage.port import Store
 from oncelog_service.transactions.store_id import find_store_id
@@ -34,7 +34,7 @@ def renew_store(out: Output, url: str, yes: bool) -> None:
 def _renewed(store: Store) -> Incarnation:
     """Raises Served: a process serves it; CannotOpen: there is none, or half a copy; StoreError."""
     check_finished(store)
-    if find_store_id(store) is None:
+    if find_store_id(store) is None and found_behind(store) is None:  # what was emptied is as far behind as can be
         raise CannotOpen("there is no store there: no service has ever opened it")
     with Kept(store) as kept:
         begun, batch = further_incarnation(store, time.time_ns() // 1_000_000)

@@ -12,7 +12,9 @@ from sqlalchemy import BigInteger, Connection, Engine, cast, delete, extract, fu
 from sqlalchemy.dialects.postgresql import insert as insert_or_nothing
 from sqlalchemy.exc import SQLAlchemyError
 
-from oncelog_service.storage.port import Dead, Fence, Instance, LeaseHolder, StoreError
+from oncelog_service.storage.incarnation import behind_row
+from oncelog_service.storage.port import Dead, Fence, Instance, LeaseHolder, StoreBehind, StoreError, Table
+from oncelog_service.storage.seals import seal
 from oncelog_service.storage.sql.tables import INSTANCE, LEASE, ROW
 from oncelog_service.storage.sql.written import Written
 
@@ -120,12 +122,25 @@ class SqlLeaseTable:
             connection.execute(insert_or_nothing(LEASE).values(resource=_FLOOR, epoch=0, instance=None).on_conflict_do_nothing())
             connection.execute(update(LEASE).values(epoch=func.greatest(LEASE.c.epoch, epoch) + 1))
 
-    def end_all(self, key: bytes, value: bytes) -> None:
-        """Ends every instance and every lease, and puts the row that says why, unless it is there. Raises StoreError."""
+    def end_all_if_behind(self) -> None:
+        """Ends every instance and every lease, and says why in a row, where what was written is still not there.
+
+        Raises StoreBehind: that was so; StoreError.
+        """
         with self._transaction() as connection:
-            connection.execute(insert_or_nothing(ROW).values(key=key, value=value).on_conflict_do_nothing())
+            # Who renews the store writes under a lease: so that is before this look at it, or refused.
+            connection.execute(select(LEASE.c.resource).order_by(LEASE.c.resource).with_for_update()).all()
+            try:
+                self._written.check(lambda key: connection.execute(select(ROW.c.value).where(ROW.c.key == key)).scalar())
+                return
+            except StoreBehind as found:
+                behind = found
+            key, value = behind_row(self._written.name, str(behind))
+            row = {"key": Table.STORE_ID.value + key, "value": seal(Table.STORE_ID, key, value)}
+            connection.execute(insert_or_nothing(ROW).values(row).on_conflict_do_nothing())
             connection.execute(update(LEASE).values(epoch=LEASE.c.epoch + 1, instance=None))
             connection.execute(delete(INSTANCE))
+        raise behind
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:

@@ -17,7 +17,6 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from oncelog.sql.table import create_missing
-from oncelog_service.storage.incarnation import behind_row
 from oncelog_service.storage.port import (
     Batch,
     Fence,
@@ -32,7 +31,6 @@ from oncelog_service.storage.port import (
     Table,
 )
 from oncelog_service.storage.reads import RunningReads
-from oncelog_service.storage.seals import seal
 from oncelog_service.storage.sql.ends import decode_end, encode_end, end_key, ends_between, log_of, log_of_range, newest_of
 from oncelog_service.storage.sql.leases import SqlLeaseTable
 from oncelog_service.storage.sql.tables import METADATA, ROW
@@ -277,10 +275,9 @@ class SqlStore:
         try:
             with self._reading():
                 self._database.written.check(self._value)
-        except StoreBehind as behind:
-            key, value = behind_row(self._database.written.name, str(behind))
-            self._leases().end_all(Table.STORE_ID.value + key, seal(Table.STORE_ID, key, value))
-            raise
+        except StoreBehind:
+            # Looked at again as it is written down: the store may have been renewed in between, while this process was stopped.
+            self._leases().end_all_if_behind()
 
     def close(self) -> None:
         self._failed = True

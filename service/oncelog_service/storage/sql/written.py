@@ -60,11 +60,11 @@ class Written:
         if not self.name:
             return
         known = self._count  # before it is asked: it may rise meanwhile
+        incarnation = number_in(value_of(_INCARNATION))  # before the row: what is found then is of no former one
         data = value_of(self._key)
         if data is not None and not matches(data, self._key):
             raise StoreDamaged(f"the row that counts the writes of {self.name} is damaged")
         found = 0 if data is None else int.from_bytes(data[:-SIZE], "big")
-        incarnation = number_in(value_of(_INCARNATION))
         if known is None or incarnation > self._incarnation:
             self._count, self._incarnation = found, incarnation
         elif found < known:
