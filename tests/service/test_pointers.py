@@ -345,6 +345,9 @@ async def test_what_a_transaction_service_lost_since_it_was_put_back_never_count
             await house.log.settling.settle_all_ended()
             [held] = held_messages(house.log.dedup.fold.unsettled)
             assert (held.write_pointer, held.messages) == (lost, 1)
+            reading = await house.transactions.start(TransactionType.SHORT)
+            page = await house.log.poll(ConsumeRequest(transaction=reading.to_bytes()), AS_ONCELOG)
+            assert (page.delivered, page.undecided) == (0, True)
     async with opened(disk, clock, limits) as house:
         await house.log.settling.end_foreign(lost, committed)
         assert not house.log.dedup.fold.unsettled

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from time import perf_counter
 
 from oncelog.errors import MessagesExpired, OffsetOutOfRange, TransactionsUnavailable
 from oncelog.wire.isolation import COMMITTED, Held
 from oncelog.wire.requests import ConsumeRequest
-from oncelog.wire.transaction import Transaction
+from oncelog.wire.transaction import Transaction, is_own
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.checks import check_consume
 from oncelog_service.log.keep.expiry import Expiry, Living
@@ -100,7 +101,7 @@ class Polls:
         looked_at, told_by = None, max(end, self._clock.monotonic() + _TOLD_SECONDS)
         while True:
             seen = self._last_id(committed)
-            page = await self.page(start, limit, encoding, transaction, place, committed)
+            page = await self.page(start, limit, encoding, await self._as_known(transaction), place, committed)
             if request.refuse_expired:  # behind it: what has expired, or was deleted, while it was read is left out of it too
                 await self._check_nothing_lost(start, offset, transaction is not None, committed)
             if page.last_id is not None:
@@ -152,6 +153,21 @@ class Polls:
         if len(data) <= _REMEMBERED_BYTES:
             self._transaction = data, transaction
         return transaction
+
+    async def _as_known(self, transaction: Transaction | None) -> Transaction | None:
+        """The same; but what our transaction service lost, since it was put back to an earlier time, is undecided for it too.
+
+        That lies below its read pointer and in none of its lists, as what has committed and is not settled yet does.
+        """
+        if transaction is None or transaction is SETTLED:
+            return transaction
+        told = transaction.undecided, transaction.excluded, transaction.own
+        below = (each for each in self._fold.unsettled if is_own(each) and each <= transaction.read_pointer)
+        asked, lost = [each for each in below if not any(each in some for some in told)], list[int]()
+        with suppress(TransactionsUnavailable):
+            states = await self._topic.transactions.states(asked) if asked else {}
+            lost = [each for each in asked if each not in states and not await self._topic.transactions.forgotten(each)]
+        return replace(transaction, in_progress=[*transaction.in_progress, *lost]) if lost else transaction
 
     async def page(
         self,
