@@ -225,6 +225,8 @@ def test_a_service_that_cannot_say_what_is_committed_is_refused_and_can_be_read_
     with older(house, away) as fake, Client(fake.url) as old:
         with Reader(topic, client=old, timeout=0) as reader, pytest.raises(NotSupported, match="uncommitted"):
             reader.read()
+        with pytest.raises(NotSupported, match="uncommitted"), Reader(topic, client=old, start="latest") as reader:
+            pass
         with Reader(topic, client=old, timeout=0, isolation="uncommitted") as reader:
             assert read(reader) == [b"0"]
 

@@ -14,7 +14,7 @@ from oncelog.api.api import AnyApi
 from oncelog.errors import NotFound, NotSupported, OncelogError, TopicNotFound
 from oncelog.process.procedures import got
 from oncelog.wire.isolation import COMMITTED, Held
-from oncelog.wire.models import TopicAsked
+from oncelog.wire.models import TopicAsked, TopicOffsets
 from oncelog.wire.requests import ConsumeRequest, Polled
 from oncelog.wire.transaction import SETTLED
 
@@ -58,21 +58,28 @@ class OlderService:
 
     async def _ask_stable(self, after: int | None, wait: float) -> tuple[int | None, int]:
         """Ask up to where it is stable, once that is behind ``after`` or the time is over."""
-        asked = {self._topic: TopicAsked(after=after)}
-        try:
-            found = (await got(self._client.offsets(asked, self._namespace, wait=wait)))[self._topic]
-            self._stable = found.generation, found.stable
-            return self._stable
-        except TopicNotFound:
-            raise
-        except NotFound as error:
-            raise NotSupported(
-                "this service is of a version that cannot say what is committed: replace it, or read with "
-                'isolation="uncommitted", which is given what is not decided or was rolled back, too'
-            ) from error
+        found = await stable_offsets(self._client, self._topic, self._namespace, after, wait)
+        self._stable = found.generation, found.stable
+        return self._stable
 
     async def _held(self) -> Held | None:
         with suppress(OncelogError):  # only who operates may ask
             for each in await got(self._client.held_on(self._topic, self._namespace, 1)):
                 return Held(each.first_offset, each.write_pointer, each.since_ms, int(time.time() * 1000))
         return None
+
+
+async def stable_offsets(client: AnyApi, topic: str, namespace: str, after: int | None = None, wait: float = 0.0) -> TopicOffsets:
+    """Up to where a topic is stable, once that is behind ``after`` or the time is over.
+
+    Raises NotSupported: the service is older still.
+    """
+    try:
+        return (await got(client.offsets({topic: TopicAsked(after=after)}, namespace, wait=wait)))[topic]
+    except TopicNotFound:
+        raise
+    except NotFound as error:
+        raise NotSupported(
+            "this service is of a version that cannot say what is committed: replace it, or read with "
+            'isolation="uncommitted", which is given what is not decided or was rolled back, too'
+        ) from error

@@ -34,14 +34,14 @@ from oncelog.message_id import MessageId
 from oncelog.process.errands import Stopped
 from oncelog.process.procedures import Procedure, called, got
 from oncelog.process.tracing import Place, switch
-from oncelog.reading.older import OlderService
+from oncelog.reading.older import OlderService, stable_offsets
 from oncelog.reading.position import ConsumerPosition, FetchedAhead, Found, HeldUp, ReaderPosition, Upto
 from oncelog.values.message import Message, Source, check_place
 from oncelog.values.outgoing import check_seconds
 from oncelog.values.start import Start
 from oncelog.wire.isolation import COMMITTED, UNCOMMITTED, Held
 from oncelog.wire.media import DEFAULT_NAMESPACE
-from oncelog.wire.models import Subscription, TopicAsked
+from oncelog.wire.models import Subscription
 from oncelog.wire.requests import ConsumeRequest, Polled
 from oncelog.wire.transaction import Transaction
 
@@ -254,8 +254,8 @@ class ReaderTwin(StreamTwin[T, C]):
     async def _latest(self) -> tuple[int, int]:
         """The offset behind the last message that is stable, or of all, and the generation that it is of."""
         if self._is_committed:
-            found = await got(self._client.offsets({self._topic: TopicAsked()}, self._namespace))
-            return found[self._topic].stable, found[self._topic].generation
+            found = await stable_offsets(self._client, self._topic, self._namespace)
+            return found.stable, found.generation
         stats = await got(self._client.stats(self._topic, self._namespace))
         return stats.upcoming_offset, stats.generation
 
