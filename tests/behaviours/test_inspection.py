@@ -64,11 +64,11 @@ def test_reading_shows_only_what_is_committed_and_nothing_behind_what_is_undecid
     house: House, written: list[int | None]
 ) -> None:
     url = house.service.url
-    lines = [json.loads(line) for line in run("read", "t", "--json", url=url).stdout.splitlines()]
+    lines = [json.loads(line) for line in run("read", "t", "--json", "--uncommitted", url=url).stdout.splitlines()]
     assert [(each["write_pointer"], each["state"]) for each in lines] == list(zip(written, STATES, strict=True))
-    assert run("read", "t", "--committed", url=url).stdout.split() == ["plain", "committed", "s1", "s2"]
+    assert run("read", "t", url=url).stdout.split() == ["plain", "committed", "s1", "s2"]
     house.end(written[6] or 0, "abort")
-    shown = run("read", "t", "--committed", "--limit", "5", url=url).stdout.split()
+    shown = run("read", "t", "--limit", "5", url=url).stdout.split()
     assert shown == ["plain", "committed", "s1", "s2", "behind"]
 
 
