@@ -227,6 +227,7 @@ async def test_a_request_that_ends_while_it_waits_holds_its_body_no_longer(fails
     [
         ("POST", "/publish", {"messages": ["m"]}),
         ("POST", "/store", {"messages": ["m"], "transactionWritePointer": 5}),
+        ("PUT", "/stage/whole/0", {"messages": ["m"]}),
         ("POST", "/trim", {"beforeOffset": 1}),
         ("POST", "/erase", {"offset": 0}),
         ("POST", "/producers", {"name": "p", "nonce": "n"}),
@@ -246,6 +247,7 @@ def test_what_waited_until_its_topic_was_open_is_not_obeyed_once_its_token_is_re
     house.ada.good("POST", TOPIC + "/subscriptions", json={"name": "s", "nonce": "n"})
     carol = house.ada.make("carol", "read:default/t", "write:default/t", "manage:default/t", "operate")
     house.id, house.secret = carol["id"], carol["secret"]
+    house.ada.carrying(house.secret).good("POST", "/v1/atomic", json={"group": "g", "id": "whole"})
 
     def state() -> list[object]:
         addresses = "/stats", "/rows", "/producers", "/subscriptions"

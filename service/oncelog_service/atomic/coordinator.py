@@ -183,11 +183,12 @@ class AtomicCommits:
         chunk: int,
         request: PublishRequest,
         principal: Principal = EVERYBODY,
+        may: MayAppear = anything,
     ) -> None:
         """Stages messages on a topic, as this chunk of the transaction. The same chunk again is stored once.
 
         Raises:
-            NotAllowed: the transaction belongs to another principal.
+            NotAllowed: the transaction belongs to another principal; or ``may`` raised it, which is asked last.
             InvalidRequest, ExpectationsNotChecked, TransactionalMismatch, ChunkReused, ProducerFenced, SequenceGap,
             TransactionNotFound, TransactionNotInProgress, TopicNotFound: definite, nothing is staged.
             StorageUnavailable, DiskFull, QuotaExceeded: definite. StorageFailed: not definite; send the same chunk again.
@@ -212,6 +213,7 @@ class AtomicCommits:
             await self._writer.drained()
             return
         self._writer.check()
+        may(namespace, topic, [request.producer])
         log.topic.check_producers([request.producer] if request.producer else [])  # it is counted once it is committed
         log.atomic.check_size_with(staged, request)
         log.topic.admit(len(request.payloads), request.size)

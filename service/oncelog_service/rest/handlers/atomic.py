@@ -39,7 +39,7 @@ async def stage(call: Call) -> None:
         call.principal.check_producer(namespace, topic, request.producer)
         atomic = call.service.atomic
         call.count(request)
-        await atomic.stage(_id(call), namespace, topic, chunk, request, call.principal)
+        await atomic.stage(_id(call), namespace, topic, chunk, request, call.principal, call.may_write)
 
 
 async def commit(call: Call) -> AtomicOutcome:
