@@ -106,9 +106,9 @@ def _hole(options: WriteOptions, error: SequenceGap) -> str:
     producer, expected = str(options.producer), error.expected
     return (
         "Spark numbers the micro-batches of a query without a hole, and each of them is committed. So the service has lost "
-        f"{expected} to {error.received - 1}: its store was put back from a backup, or the query wrote somewhere else meanwhile, or "
-        "ran under an older oncelog, which commits none without rows. "
-        f"{_NOTHING}. There are two ways on. To write what is missing, stop the query, delete the files numbered {expected} and "
+        f"{expected} to {error.received - 1}: its store was put back from a backup, or the query wrote somewhere else "
+        f"meanwhile, or ran under an older oncelog, which commits none without rows. {_NOTHING}. There "
+        f"are two ways on. To write what is missing, stop the query, delete the files numbered {expected} and "
         f"above from offsets and commits in its checkpoint, and run it again: it reads on from where number {expected} began, as "
         "far as its source still has that. To go on behind the hole, whose rows are lost then, have the service forget the "
         f"producer: {_forget(options.group, producer)}"
