@@ -127,6 +127,28 @@ def test_a_store_is_never_behind_what_this_process_has_written_to_it(
         assert keys_of(store, S) == [b"1"]
 
 
+@pytest.mark.parametrize("replaced", [False, True], ids=["moved", "replaced by an older one"])
+def test_no_write_is_acknowledged_to_a_store_that_no_longer_lies_where_it_was_opened(
+    opener: Opener, tmp_path: Path, replaced: bool
+) -> None:
+    """Whoever has its files open could write to them for hours, and the next process at this path would know nothing of it."""
+    disk, moved = tmp_path / "disk", tmp_path / "moved"
+    shutil.copytree(disk, tmp_path / "copy")
+    with closing(opener()) as store:
+        write(store, S, b"2")
+        disk.rename(moved)
+        if replaced:
+            (tmp_path / "copy").rename(disk)
+        with pytest.raises(StoreError, match=r"No such file|any more"):
+            write(store, S, b"3")
+    with pytest.raises(StoreBehind if replaced else StoreError, match="ends at write" if replaced else "any more"):
+        opener()
+    shutil.rmtree(disk, ignore_errors=True)
+    moved.rename(disk)
+    with closing(opener()) as store:
+        assert keys_of(store, S)[:2] == [b"1", b"2"]
+
+
 def test_a_store_that_was_put_back_damaged_is_let_go_of_for_whoever_mends_it(opener: Opener, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     with closing(opener()) as store:

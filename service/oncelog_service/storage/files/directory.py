@@ -99,6 +99,13 @@ def look(path: Path) -> None:
         os.read(handle, _LOOKED_AT)
 
 
+def check_same(path: Path, opened: os.stat_result) -> None:
+    """Raises OSError where ``path`` no longer leads to what was ``opened`` there: it was moved, deleted or replaced, and whoever
+    holds it open would go on writing to it."""
+    if not os.path.samestat(os.stat(path), opened):
+        raise FileNotFoundError(errno.ENOENT, "the store that was opened there is not there any more", str(path))
+
+
 def free_bytes(path: Path) -> int:
     """Returns how many bytes its file system has for whoever is not its administrator. Raises OSError."""
     found = os.statvfs(path)

@@ -29,6 +29,7 @@ from typing import Any
 import plyvel
 
 from oncelog_service.storage.files.directory import (
+    check_same,
     free_bytes,
     locked_directory,
     look,
@@ -178,6 +179,8 @@ class LevelDBStore:
                 # Behind the sync, never before: a file that knows of a write which a power cut took would have a whole store
                 # refused.
                 self._end.note(self.number)
+                assert self._lock is not None
+                check_same(self._path, os.fstat(self._lock))
                 files = int(self._db.get_property(b"leveldb.num-files-at-level0"))
             except plyvel.CorruptionError as error:  # of a table, met while tables were merged: each write after it fails too
                 self._failed = True

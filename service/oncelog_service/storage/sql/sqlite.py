@@ -31,6 +31,7 @@ from sqlalchemy.exc import OperationalError
 
 from oncelog_service.storage.files.directory import (
     check_room,
+    check_same,
     free_bytes,
     locked,
     look,
@@ -157,6 +158,7 @@ class SqliteDatabase:
         self._check_keys(writer)
         self._sync_log(writer)
         self._end = EndFile(beside(self._path), self.number)
+        self._file = os.stat(self._path)
         self._making.end()
         self._new = False
 
@@ -222,6 +224,7 @@ class SqliteDatabase:
         assert self._end is not None
         self.number, self._keys = number, keys
         self._end.note(number)
+        check_same(self._path, self._file)
         return frozenset()
 
     def _keys_after(self, writer: Connection, changes: Changes) -> Keys:
