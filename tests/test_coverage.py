@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SDK = ["api/retry.py", "http/exchange.py", "producing/core.py", "producing/batching.py", "reading/position.py"]
-SDK_TESTS = [f"tests/sdk/test_{name}.py" for name in ("errors", "exchange", "producer_core", "position")]
+SDK_TESTS = [f"tests/sdk/test_{name}.py" for name in ("errors", "exchange", "held", "producer_core", "position")]
 TRANSACTIONS = ["decisions.py", "edits.py", "snapshot.py", "state.py"]
 TRANSACTIONS_TESTS = ["tests/transactions/test_machine.py", "tests/transactions/test_snapshot.py"]
 

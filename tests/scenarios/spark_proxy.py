@@ -37,7 +37,8 @@ class Request(NamedTuple):
     @property
     def commit(self) -> CommitRequest | None:
         """What it commits, if it is a commit."""
-        if not (self.method == "POST" and self.path.startswith("/v1/atomic/") and self.path.endswith("/commit")):
+        address = self.path.partition("?")[0]
+        if not (self.method == "POST" and address.startswith("/v1/atomic/") and address.endswith("/commit")):
             return None
         return decode_commit_request(self.headers["content-type"], self.body)
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from oncelog import Message, MessageId
 from oncelog.errors import MessagesExpired
-from oncelog.reading.position import ConsumerPosition, Found, ReaderPosition, Record, Upto
+from oncelog.reading.position import ConsumerPosition, Found, HeldUp, ReaderPosition, Record, Upto
 from oncelog.wire.codec import decode_polled, encode
+from oncelog.wire.isolation import Held
 from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.requests import ConsumeRequest, Polled
 
@@ -289,3 +290,14 @@ def test_what_a_handler_acknowledges_in_the_middle_of_either_step_is_passed_over
     at.pass_over()
     at.pass_over()
     assert offsets(at.records) == [5]
+
+
+def test_a_reader_is_told_once_of_each_message_that_holds_it_up_for_so_long() -> None:
+    held_up = HeldUp()
+
+    def told(offset: int | None, asked: float, now: float, since_ms: int = 0) -> bool:
+        return held_up.is_told(None if offset is None else Held(offset, 7, since_ms, int(now * 1000)), asked, now)
+
+    assert [told(3, 0.0, 4.9), told(3, 4.9, 5.0), told(3, 5.0, 9.0)] == [False, True, False]
+    assert not told(None, 9.0, 10.0)
+    assert [told(4, 10.0, 15.0, since_ms=14_000), told(4, 15.0, 19.0, since_ms=14_000)] == [False, True]

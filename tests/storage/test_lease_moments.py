@@ -72,6 +72,8 @@ _OF_COMMITS = (
     *(Table.GROUP_PRODUCER, Table.GROUP_NOTE),
 )
 _OF_ALL = (Table.NAMESPACE, Table.STORE_ID)
+_OPENINGS = b"pointers"
+"""Of the rows that name the store, the one that goes with the first edit of each opening of the transactions."""
 ONCE = {
     **dict.fromkeys(_OF_TRANSACTIONS, TRANSACTIONS), **dict.fromkeys(_OF_COMMITS, ATOMIC_COMMITS), **dict.fromkeys(_OF_ALL, SETUP)
 }  # fmt: skip
@@ -95,6 +97,8 @@ class Shared(MemoryStore):
             held = {fence.resource for fence in batch.fences}
             for table, key in rows:
                 of = ONCE.get(table) or topic_resource(generation_of(key + bytes(4))[:-4])
+                if (table, key) == (Table.STORE_ID, _OPENINGS):
+                    of = TRANSACTIONS
                 assert of in held, f"{table} is written under {held}"
         self.disk.epochs = {resource: epoch for resource, (epoch, held) in self._leases.leases.items() if held}
         super().write(batches)
