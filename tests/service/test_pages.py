@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from oncelog.errors import TopicDamaged
 from oncelog.wire.columns import unpack
 from oncelog.wire.requests import ConsumeRequest
-from oncelog.wire.transaction import Transaction, VisibilityLevel
+from oncelog.wire.transaction import SETTLED, Transaction, VisibilityLevel
 from oncelog_dedup import Position, SequenceMap
 from oncelog_service.log.read.columns import Range, read_columns
 from oncelog_service.log.read.pages import (
     AS_ONCELOG,
     AS_TMS,
-    SETTLED,
     Bounds,
     Page,
     Sight,

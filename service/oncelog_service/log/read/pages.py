@@ -14,7 +14,6 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from oncelog.wire.isolation import Held
-from oncelog.wire.transaction import SETTLED as SETTLED
 from oncelog.wire.transaction import Transaction
 from oncelog_service.log.judgements import Judgements, judged_at
 from oncelog_service.log.scan import Runs, runs_from, stored_in

@@ -11,12 +11,12 @@ from time import perf_counter
 from oncelog.errors import MessagesExpired, OffsetOutOfRange, TransactionsUnavailable
 from oncelog.wire.isolation import COMMITTED, Held
 from oncelog.wire.requests import ConsumeRequest
-from oncelog.wire.transaction import Transaction, is_own
+from oncelog.wire.transaction import SETTLED, Transaction, is_own
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.checks import check_consume
 from oncelog_service.log.keep.expiry import Expiry, Living
 from oncelog_service.log.open_topic import OpenTopic
-from oncelog_service.log.read.pages import SETTLED, Bounds, Encoding, Lives, Page, collect, read_page, through
+from oncelog_service.log.read.pages import Bounds, Encoding, Lives, Page, collect, read_page, through
 from oncelog_service.log.scan import after, find_offset
 from oncelog_service.properties import ttl_ms
 from oncelog_service.reading import Place, read

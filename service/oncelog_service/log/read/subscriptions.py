@@ -35,11 +35,12 @@ from oncelog.wire.models import (
     Subscription,
     TopicAsked,
 )
+from oncelog.wire.transaction import SETTLED
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.checks import check_acknowledge, check_start, check_subscription_name
 from oncelog_service.log.names.epochs import begun_by, remembering
 from oncelog_service.log.open_topic import OpenTopic
-from oncelog_service.log.read.pages import SETTLED, Encoding, Page
+from oncelog_service.log.read.pages import Encoding, Page
 from oncelog_service.log.read.polls import Polls
 from oncelog_service.log.read.ranges import Ranges
 from oncelog_service.log.scan import after, find_offset, offset_behind
