@@ -81,6 +81,10 @@ types: $(READY) ## mypy, strict
 contracts: $(READY) ## import-linter: who may import whom
 	$(BIN)/lint-imports
 
+.PHONY: rooms
+rooms: $(READY) ## count the modules that a send, a poll and a publish lead through, and what threads and loops are made of there (ARGS=--long)
+	$(BIN)/python -m tests.rooms $(ARGS)
+
 .PHONY: check
 check: lint types contracts test ## what every change must pass; CI runs test-all besides
 
