@@ -234,8 +234,7 @@ class Deaf:
     async def addresses(self, host: str, port: int, deadline: Deadline) -> list[Any]:
         raise AssertionError("it is no name")
 
-    async def connect(self, opened: socket.socket, address: Any, deadline: Deadline) -> Any:
-        opened.close()
+    async def connect(self, address: Any, deadline: Deadline) -> Any:
         return self
 
     async def send(self, data: bytes, deadline: Deadline) -> None:

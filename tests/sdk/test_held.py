@@ -3,18 +3,15 @@ with a clock of its own; over real connections in test_waiting.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog import Client
-from oncelog.api import calls
+from oncelog.api.api import surrounded
 from oncelog.api.retry import LONGEST_SECONDS, Held, Holds, Tries
 from oncelog.errors import (
     ConnectionFailed,
@@ -23,6 +20,7 @@ from oncelog.errors import (
     ResponseTimeout,
     StorageUnavailable,
 )
+from oncelog.process.clock import Clock
 from oncelog.process.procedures import drive
 
 WAIT, TIMEOUT, RETRY = 20.0, 30.0, 15.0
@@ -152,17 +150,14 @@ class World:
         self.now += seconds
 
 
-@contextmanager
-def waiting_in(world: World) -> Iterator[Callable[[], None]]:
-    """Yields what waits once for something that does not come."""
-    client = Client("http://127.0.0.1:1")._calls
+def waiting_in(world: World) -> Callable[[], None]:
+    """Return what waits once for something that does not come."""
 
-    async def pause(seconds: float) -> None:
+    def sleep(seconds: float) -> None:
         world.now += seconds
 
-    clock = SimpleNamespace(monotonic=lambda: world.now)
-    with patch.object(calls, "time", clock), patch.object(client._transport, "pause", pause):
-        yield lambda: drive(client._held(WAIT, world.ask, lambda _: True))
+    client = surrounded(Client, clock=Clock(lambda: world.now, lambda: world.now, sleep))("http://127.0.0.1:1")._calls
+    return lambda: drive(client._held(WAIT, world.ask, lambda _: True))
 
 
 stops = st.lists(
@@ -180,32 +175,31 @@ def test_who_waits_outlives_every_stop_and_every_cut(rests: list[tuple[float, fl
         stood, gone = (stands, away) if cut > WAIT + TIMEOUT else (stands / 4, away / 3)
         stop = at + rest
         world.stops.append((stop, stop + stood, at := stop + stood + gone))
-    with waiting_in(world) as wait:
-        while world.now < at + 100:
-            before = world.now
-            wait()
-            assert world.now > before, "a loop that does not wait spins"
+    wait = waiting_in(world)
+    while world.now < at + 100:
+        before = world.now
+        wait()
+        assert world.now > before, "a loop that does not wait spins"
 
 
 @pytest.mark.parametrize("begun", [0.0, 0.5, 3.9])
 def test_who_waits_outlives_a_stop_that_is_longer_than_a_call_has(begun: float) -> None:
-    with waiting_in(world := World(stops=[(begun, begun + 45.0, begun + 46.0)])) as wait:
-        while world.now < 100:
-            wait()
+    wait = waiting_in(world := World(stops=[(begun, begun + 45.0, begun + 46.0)]))
+    while world.now < 100:
+        wait()
 
 
 @pytest.mark.parametrize("cut", [1.0, 5.0, 15.0])
 def test_a_quiet_topic_behind_a_gateway_that_cuts_is_cut_once(cut: float) -> None:
-    world = World(cut=cut)
-    with waiting_in(world) as wait:
-        while world.now < 500:
-            wait()
+    wait = waiting_in(world := World(cut=cut))
+    while world.now < 500:
+        wait()
     assert world.cuts == 1
 
 
 @pytest.mark.parametrize(("cut", "most"), [(1e9, WAIT + 2 * TIMEOUT), (5.0, WAIT + RETRY)])
 def test_who_is_never_answered_again_gives_up_in_a_bounded_time(cut: float, most: float) -> None:
-    world = World(stops=[(0.0, 1e6, 1e6)], cut=cut)
-    with waiting_in(world) as wait, pytest.raises(ConnectionFailed):
+    wait = waiting_in(world := World(stops=[(0.0, 1e6, 1e6)], cut=cut))
+    with pytest.raises(ConnectionFailed):
         wait()
     assert world.now <= most + 2 * LONGEST_SECONDS

@@ -23,11 +23,13 @@ from oncelog.errors import (
     TopicNotFound,
 )
 from oncelog.http.transport import Transport
+from oncelog.process.clock import Clock
 from oncelog.process.procedures import drive_all
 from oncelog.wire.media import DEFAULT_URL
 from tests.patience import PATIENCE
 from tests.sdk.fakes import Answer, Request, fake_server, listening, problem
 from tests.world.awaits import of_threads
+from tests.world.clock import later
 from tests.world.service import free_port
 
 pytestmark = pytest.mark.usefixtures("twin")
@@ -195,9 +197,9 @@ def dripping(begin: bytes, drip: bytes, tls: ssl.SSLContext | None = None) -> It
         ended.set()
 
 
-def each_drip_takes_a_second(server: Dripping, monkeypatch: pytest.MonkeyPatch) -> None:
+def each_drip_takes_a_second(server: Dripping) -> Clock:
     """To the client."""
-    monkeypatch.setattr("oncelog.http.sockets.time.monotonic", lambda real=time.monotonic: real() + server.sent)
+    return later(lambda: server.sent)
 
 
 _OK = b"HTTP/1.1 200 OK\r\n"
@@ -218,10 +220,9 @@ _OK = b"HTTP/1.1 200 OK\r\n"
         (b"HTTP/1.1 307 There\r\nLocation: /there\r\nContent-Length: 100000\r\n\r\n", b"x"),
     ],
 )
-def test_an_answer_that_drips_ends_with_its_time(begin: bytes, drip: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_drips_ends_with_its_time(begin: bytes, drip: bytes) -> None:
     with dripping(begin, drip) as server:
-        each_drip_takes_a_second(server, monkeypatch)
-        transport = Transport(server.url, timeout=30)
+        transport = Transport(server.url, timeout=30, clock=each_drip_takes_a_second(server))
         with pytest.raises(ConnectionFailed) as caught:
             transport.call("POST", "/", b"body", "text/plain")
         assert server.sent < DRIPS
@@ -229,37 +230,34 @@ def test_an_answer_that_drips_ends_with_its_time(begin: bytes, drip: bytes, monk
         transport.close()
 
 
-def test_a_line_that_drips_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_drips_ends_with_its_time() -> None:
     with dripping(_OK + b"Transfer-Encoding: chunked\r\n\r\n4\r\n{}\n{\r\nffff\r\n", b"x") as server:
-        transport = Transport(server.url, timeout=30)
+        transport = Transport(server.url, timeout=30, clock=each_drip_takes_a_second(server))
         lines = drive_all(transport.ask_lines("POST", "/"))
         assert next(lines) == b"{}"
-        each_drip_takes_a_second(server, monkeypatch)
         with pytest.raises(ResponseTimeout):
             next(lines)
         assert server.sent < DRIPS
         transport.close()
 
 
-def test_lines_that_come_one_by_one_may_take_longer_than_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    later = 0.0
-    monkeypatch.setattr("oncelog.http.sockets.time.monotonic", lambda real=time.monotonic: real() + later)
+def test_lines_that_come_one_by_one_may_take_longer_than_one_of_them() -> None:
+    passed = 0.0
     with dripping(_OK + b"Transfer-Encoding: chunked\r\n\r\n", b"5\r\nline\n\r\n") as server:
-        transport = Transport(server.url, timeout=60)
+        transport = Transport(server.url, timeout=60, clock=later(lambda: passed))
         lines = drive_all(transport.ask_lines("POST", "/"))
         for _ in range(4):
             assert next(lines) == b"line"
-            later += 40
-        later += 40
+            passed += 40
+        passed += 40
         with pytest.raises(ResponseTimeout):
             next(lines)
         transport.close()
 
 
-def test_a_connection_that_is_used_again_has_the_time_of_its_own_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_is_used_again_has_the_time_of_its_own_request() -> None:
     """The time-out of a socket outlives its request."""
-    hold, later = threading.Event(), 0.0
-    monkeypatch.setattr("oncelog.http.sockets.time.monotonic", lambda real=time.monotonic: real() + later)
+    hold, passed = threading.Event(), 0.0
 
     def handle(request: Request) -> Answer:
         if request.path == "/held":
@@ -267,9 +265,9 @@ def test_a_connection_that_is_used_again_has_the_time_of_its_own_request(monkeyp
         return Answer(200, b"x")
 
     with fake_server(handle) as fake:
-        transport = Transport(fake.url)
+        transport = Transport(fake.url, clock=later(lambda: passed))
         assert transport.call("GET", "/", timeout=60) == b"x"
-        later = 61.0
+        passed = 61.0
         assert transport.call("GET", "/", timeout=PATIENCE) == b"x"
         with pytest.raises(ConnectionFailed):
             transport.call("GET", "/held", timeout=0.3)

@@ -16,6 +16,7 @@ from uuid import uuid4
 import pytest
 
 from oncelog import Client, Consumer, Producer, Reader
+from oncelog.api.api import surrounded
 from oncelog.errors import CertificateRefused, ConnectionFailed, InvalidResponse
 from oncelog.http.trust import CA_VARIABLES, Trust
 from oncelog.spark.connection import Connection
@@ -151,11 +152,11 @@ def test_the_first_of_the_variables_wins() -> None:
     assert Trust.chosen(environment=everything).ca is None
 
 
-def test_an_answer_that_drips_under_tls_ends_with_its_time(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_drips_under_tls_ends_with_its_time(certificates: Certificates) -> None:
     with dripping(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b"x", certificates.server()) as server:
-        each_drip_takes_a_second(server, monkeypatch)
+        slow = surrounded(Client, clock=each_drip_takes_a_second(server))
         with pytest.raises(ConnectionFailed):
-            Client(server.url, verify=certificates.path("ca.pem"), timeout=30, retry=0).topics()
+            slow(server.url, verify=certificates.path("ca.pem"), timeout=30, retry=0).topics()
         assert 0 < server.sent < DRIPS
 
 

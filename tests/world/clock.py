@@ -1,6 +1,15 @@
-"""A clock that a test sets."""
+"""Clocks that a test sets: a service's, and a client's."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+
+from oncelog.process.clock import REAL, Clock
+
+
+def later(seconds: Callable[[], float]) -> Clock:
+    """A client's clock that is so far ahead of this machine's."""
+    return Clock(lambda: REAL.monotonic() + seconds(), lambda: REAL.time() + seconds(), REAL.sleep)
 
 
 class ManualClock:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from oncelog.api import calls
 from oncelog.api.calls import RETRY_SECONDS
 from oncelog.api.topics import AsyncApi
 from oncelog.errors import OncelogError, TransactionNotFound, TransactionNotInProgress
+from oncelog.http.sockets import Network
 from oncelog.http.transport import READ_SECONDS, Transport
 from oncelog.http.trust import Certificate, Verify
+from oncelog.process.clock import REAL, Clock
 from oncelog.process.procedures import Procedure, begun, called, drive, drive_all, got
 
 P = ParamSpec("P")
@@ -47,6 +49,8 @@ def _each(call: Callable[Concatenate[AsyncApi, P], AsyncIterator[T]]) -> Callabl
 class Api:
     """Every call of the service's REST interface, one method a call; :class:`oncelog.Client` adds what is made of several."""
 
+    _asynchronous: type[AsyncApi] = _Driven
+
     @called("Client")
     def __init__(
         self,
@@ -60,8 +64,9 @@ class Api:
         proxy: str | None = None,
     ) -> None:
         """The arguments are those of :class:`oncelog.AsyncClient`."""
-        self._calls = _Driven(url, token=token, timeout=timeout, retry=retry, verify=verify, cert=cert, proxy=proxy)
+        self._calls = self._asynchronous(url, token=token, timeout=timeout, retry=retry, verify=verify, cert=cert, proxy=proxy)
         self._unconfirmed = self._calls._unconfirmed
+        self._clock = self._calls._clock
 
     @property
     def url(self) -> str:
@@ -151,6 +156,22 @@ class Api:
 AnyApi = Api | AsyncApi
 """One that blocks or one that is awaited: what stands on both asks ``await got(client.call(…))``."""
 C = TypeVar("C", bound=AnyApi)
+
+
+def surrounded(clients: type[C], *, network: Network | None = None, clock: Clock = REAL) -> type[C]:
+    """Make the class of such clients over another network than sockets, or under another clock: a test's. Whatever works through
+    one of them goes by its clock, too."""
+    if issubclass(clients, Api):
+        own: dict[str, object] = {"_asynchronous": surrounded(clients._asynchronous, network=network, clock=clock)}
+    else:
+        own = {"_shell": staticmethod(partial(clients._shell, network=network, clock=clock))}
+    made: type[C] = type(clients.__name__, (clients,), own)
+    return made
+
+
+def clock_of(client: AnyApi) -> Clock:
+    """What whoever works through this client asks for the time."""
+    return client._clock
 
 
 class OfTopic(Generic[C]):

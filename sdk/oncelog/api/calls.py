@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import random
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from functools import cache
@@ -76,6 +75,7 @@ class Calls:
         Raises ValueError for what is no http(s) URL, and for certificates that cannot be read.
         """
         self._transport = self._shell(url, token, timeout, Trust.chosen(verify, cert, proxy))
+        self._clock = self._transport.clock
         self._timeout = timeout
         self._retry = retry
         self._holds = Holds()
@@ -102,7 +102,7 @@ class Calls:
             try:
                 return await got(call())
             except OncelogError as error:
-                wait = tries.wait_after(error, time.monotonic(), random.random())
+                wait = tries.wait_after(error, self._clock.monotonic(), random.random())
                 if wait is None:
                     raise
                 _log.info("a call failed and is tried again in %.2f s: %s: %s", wait, error.code, error)
@@ -111,7 +111,7 @@ class Calls:
     def _tries(self, idempotent: bool, seconds: float | None = None, *, held: bool = False) -> Tries:
         seconds = self._retry if seconds is None else seconds
         others = self._transport.others if seconds else 0
-        ends = time.monotonic() + seconds
+        ends = self._clock.monotonic() + seconds
         return Tries(ends, idempotent=idempotent, others=others, seconds=seconds, held=held)
 
     def _waits(self, held: float = 0.0, served: str | None = None) -> float | Again:
@@ -125,7 +125,7 @@ class Calls:
 
         ``once``: asks it, to be held for so many seconds; ``is_nothing``: whether it was answered before anything had come.
         """
-        clock = time.monotonic
+        clock = self._clock.monotonic
         held, tries = Held(self._holds, wait, clock()), self._tries(idempotent=True, held=wait > 0)
 
         async def asked() -> T:
@@ -160,11 +160,11 @@ class Calls:
         ``timeout``: seconds until an answer must have come, else the client's; ``most``: bytes that it may have; ``within``:
         seconds for all tries together.
         """
-        end = inf if within is None else time.monotonic() + within
+        end = inf if within is None else self._clock.monotonic() + within
         is_sent_again = idempotent and bool(self._retry if within is None else within)
 
         def once() -> Procedure[bytes]:
-            seconds = max(0.001, min(self._timeout if timeout is None else timeout, end - time.monotonic()))
+            seconds = max(0.001, min(self._timeout if timeout is None else timeout, end - self._clock.monotonic()))
             waits = Again(seconds) if is_sent_again else seconds
             return self._transport.ask(method, path, body, media, params, waits, accept, most)
 
@@ -209,7 +209,7 @@ class Calls:
                 return
             except OncelogError as error:
                 is_final = begun or isinstance(error, DiskFull)  # for what is as large as a backup somebody must make room
-                wait = None if is_final else tries.wait_after(error, time.monotonic(), random.random())
+                wait = None if is_final else tries.wait_after(error, self._clock.monotonic(), random.random())
                 if wait is None:
                     raise
             await self._transport.pause(wait)

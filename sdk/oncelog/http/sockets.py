@@ -14,11 +14,12 @@ import select
 import socket
 import ssl
 import threading
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from math import ceil
 from typing import Any, Protocol, TypeVar
+
+from oncelog.process.clock import REAL, Clock
 
 T = TypeVar("T")
 
@@ -47,28 +48,29 @@ class Watch(Protocol):
 class Deadline:
     """The time at which a request is given up."""
 
-    __slots__ = ("_ends", "_seconds", "watch")
+    __slots__ = ("_clock", "_ends", "_seconds", "watch")
 
-    def __init__(self, seconds: float, watch: Watch | None = None) -> None:
+    def __init__(self, seconds: float, watch: Watch | None = None, clock: Clock = REAL) -> None:
         """``watch``: what is done about a silence before."""
         self._seconds = seconds
-        self._ends = time.monotonic() + seconds
+        self._clock = clock
+        self._ends = clock.monotonic() + seconds
         self.watch = watch
 
     def left(self) -> float:
         """Seconds that are left, more than 0. Raises TimeoutError: it is over."""
-        left = self._ends - time.monotonic()
+        left = self._ends - self._clock.monotonic()
         if left <= 0:
             raise TimeoutError("timed out")
         return left
 
     def within(self, seconds: float) -> Deadline:
         """One that ends after so many seconds, or with this one. Raises TimeoutError: this one is over."""
-        return Deadline(min(seconds, self.left()))
+        return Deadline(min(seconds, self.left()), clock=self._clock)
 
     def begin_anew(self) -> None:
         """Count from now: of an answer that comes in parts, each may take as long."""
-        self._ends = time.monotonic() + self._seconds
+        self._ends = self._clock.monotonic() + self._seconds
 
 
 class Stream(Protocol):
@@ -94,8 +96,8 @@ class Network(Protocol):
         """Look up a host, as :func:`socket.getaddrinfo` answers. Raises OSError; TimeoutError: the deadline is over."""
         ...
 
-    async def connect(self, opened: socket.socket, address: Any, deadline: Deadline) -> Stream:
-        """Connect the socket. Raises OSError."""
+    async def connect(self, address: Any, deadline: Deadline) -> Stream:
+        """Connect to one of the addresses. Raises OSError."""
         ...
 
     async def to_engine(self, engine: Engine, deadline: Deadline) -> Stream:
@@ -230,18 +232,12 @@ async def connected(network: Network, host: str, port: int, deadline: Deadline) 
     """
     failure: OSError | None = None
     addresses = numeric(host, port) or await network.addresses(host, port, deadline)
-    for at, (family, kind, protocol, _, address) in enumerate(addresses):
-        left = deadline.left()
-        opened = socket.socket(family, kind, protocol)
+    for at, address in enumerate(addresses):
+        share = deadline.within(deadline.left() / (len(addresses) - at))
         try:
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return await network.connect(opened, address, Deadline(left / (len(addresses) - at)))
+            return await network.connect(address, share)
         except OSError as error:
-            opened.close()
             failure = error
-        except BaseException:
-            opened.close()
-            raise
     raise failure or OSError(f"{host} has no address")
 
 
@@ -251,6 +247,18 @@ def numeric(host: str, port: int) -> list[Any]:
         return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
     except (socket.gaierror, UnicodeError):
         return []
+
+
+@contextmanager
+def _opened(address: Any) -> Iterator[socket.socket]:
+    """A socket to connect to an address as :func:`socket.getaddrinfo` answers it; closed where that fails."""
+    opened = socket.socket(*address[:3])
+    try:
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield opened
+    except BaseException:
+        opened.close()
+        raise
 
 
 class Engine(Protocol):
@@ -297,10 +305,11 @@ class Blocking:
         addresses: list[Any] = found[0]
         return addresses
 
-    async def connect(self, opened: socket.socket, address: Any, deadline: Deadline) -> Stream:
-        opened.settimeout(deadline.left())
-        opened.connect(address)
-        return Plain(opened)
+    async def connect(self, address: Any, deadline: Deadline) -> Stream:
+        with _opened(address) as opened:
+            opened.settimeout(deadline.left())
+            opened.connect(address[4])
+            return Plain(opened)
 
     async def to_engine(self, engine: Engine, deadline: Deadline) -> Stream:
         if not engine.is_open:
@@ -347,11 +356,12 @@ class Awaiting:
             except UnicodeError as error:
                 raise OSError(f"{host!r} is no host's name") from error
 
-    async def connect(self, opened: socket.socket, address: Any, deadline: Deadline) -> Stream:
-        opened.setblocking(False)
-        async with asyncio.timeout(deadline.left()):
-            await asyncio.get_running_loop().sock_connect(opened, address)
-        return _Awaited(opened)
+    async def connect(self, address: Any, deadline: Deadline) -> Stream:
+        with _opened(address) as opened:
+            opened.setblocking(False)
+            async with asyncio.timeout(deadline.left()):
+                await asyncio.get_running_loop().sock_connect(opened, address[4])
+            return _Awaited(opened)
 
     async def to_engine(self, engine: Engine, deadline: Deadline) -> Stream:
         if not engine.is_open:

@@ -12,13 +12,12 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from urllib.parse import SplitResult, urlencode, urljoin, urlsplit
-from weakref import WeakSet, finalize
+from weakref import WeakKeyDictionary, finalize
 
 from oncelog.errors import (
     ClientClosed,
@@ -35,9 +34,10 @@ from oncelog.http.connections import FAILURES, Connections, Response, connection
 from oncelog.http.credentials import authorization, chosen_token, shown
 from oncelog.http.engines import BASE, InProcess, names_a_store
 from oncelog.http.silence import AGAIN_SECONDS, SILENT_SECONDS, Again, Silence
-from oncelog.http.sockets import Awaiting, Blocking, Deadline
+from oncelog.http.sockets import Awaiting, Blocking, Deadline, Network
 from oncelog.http.trust import Trust
 from oncelog.process import forks
+from oncelog.process.clock import REAL, Clock
 from oncelog.process.procedures import driven
 from oncelog.process.tracing import switch
 from oncelog.process.turns import Loop
@@ -66,15 +66,28 @@ _REMEMBERED = 10_000
 class Requests:
     """Requests to a service, over connections that a shell brings."""
 
+    _sockets: Callable[[], Network]
+    """Makes the network where none is given."""
+
     def __init__(
-        self, url: str | None = None, token: str | None = None, timeout: float = READ_SECONDS, trust: Trust | None = None
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        timeout: float = READ_SECONDS,
+        trust: Trust | None = None,
+        *,
+        network: Network | None = None,
+        clock: Clock = REAL,
     ) -> None:
         """``url`` defaults to ONCELOG_URL; several instances of one service by commas, or one store, which is opened in this
         process when the first call needs it. ``token``: as :func:`chosen_token`.
 
-        ``timeout``: seconds for a whole answer; ``trust``: else what the environment says. Raises ValueError for what is no
-        http(s) URL nor a store's, for a token that cannot be one, and for certificates that cannot be read.
+        ``timeout``: seconds for a whole answer; ``trust``: else what the environment says; ``network``: else sockets. Raises
+        ValueError for what is no http(s) URL nor a store's, for a token that cannot be one, and for certificates that cannot be
+        read.
         """
+        self._network = self._sockets() if network is None else network
+        self.clock = clock
         named = (url or os.environ.get("ONCELOG_URL") or DEFAULT_URL).strip()
         self.engine = InProcess(named) if names_a_store(named) else None
         """What opens a store in this process; None: this is a service's URL."""
@@ -172,7 +185,8 @@ class Requests:
         """The body and the headers, their names in lower case, of a 2xx answer; arguments and errors as of :meth:`ask`."""
         with self.turn():
             again = timeout if isinstance(timeout, Again) else Again(timeout)
-            deadline = Deadline(again.timeout or self._timeout, self._watch(path, again) if again is timeout else None)
+            watch = self._watch(path, again) if again is timeout else None
+            deadline = Deadline(again.timeout or self._timeout, watch, self.clock)
             response = await self._send(method, path, body, media, params, deadline, accept)
             with self._reading(response):
                 _check_content(response)
@@ -183,7 +197,7 @@ class Requests:
     ) -> AsyncGenerator[bytes, None]:
         """The lines of a 2xx answer as they arrive, each in time. Raises as :meth:`ask` does, also between two lines."""
         with self.turn():
-            deadline = Deadline(self._timeout)
+            deadline = Deadline(self._timeout, clock=self.clock)
             response = await self._send(method, path, body, media, None, deadline, None)
             with self._reading(response):
                 _check_content(response)
@@ -239,7 +253,7 @@ class Requests:
                 else:
                     trusted = trusted and urlsplit(url)[:2] == urlsplit(here)[:2]
                 continue
-            refused = refusal(self._named(_base(url)), response.status, response.headers, said, datetime.now(UTC))
+            refused = refusal(self._named(_base(url)), response.status, response.headers, said, self._now())
             if isinstance(refused, _ASK_ANOTHER) and getattr(refused, "http_status", None) != _TOO_OFTEN:
                 self._gone(_base(url))  # it may be cut off from the database; if it is not, the others will say so
             raise refused
@@ -247,6 +261,9 @@ class Requests:
         if named:  # each names another one: who serves this is changing
             raise ConnectionFailed(f"nobody of {', '.join(map(shown, self._bases))} serves this at this moment", definite=True)
         raise InvalidResponse(f"{shown(self.url)} redirects more than {_MAX_REDIRECTS} times")
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self.clock.time(), UTC)
 
     @contextmanager
     def _naming(self, url: str) -> Iterator[None]:
@@ -319,15 +336,16 @@ class Requests:
 class Transport(Requests):
     """Connections to a service. Thread-safe: each thread keeps its own, alive between requests."""
 
+    _sockets = Blocking
     call = driven(Requests.ask)
 
     def _begin(self) -> None:
         self._local = threading.local()
-        self._sessions: WeakSet[Connections] = WeakSet()  # those of threads that have ended go with them
+        self._sessions = WeakKeyDictionary[Connections, None]()  # those of threads that have ended go with them
         forks.register(self)
 
     async def pause(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251  # it is this thread that waits
+        self.clock.sleep(seconds)  # it is this thread that waits
 
     def close(self) -> None:
         self._closed = True
@@ -363,25 +381,27 @@ class Transport(Requests):
             raise ClientClosed
         session = sessions.get(depth)
         if session is None:
-            session = sessions[depth] = Connections(self._trust, Blocking(), engine=self.engine, named=self._named)
+            session = sessions[depth] = Connections(self._trust, self._network, engine=self.engine, named=self._named)
             with self._lock:
-                self._sessions.add(session)
+                self._sessions[session] = None
         return session
 
     def _after_fork(self) -> None:
         """In the child: connections of its own. The parent's are let go of without a word to the service."""
         self._home = forks.here()
         self._local = threading.local()
-        self._sessions = WeakSet()
+        self._sessions = WeakKeyDictionary()
         forks.renew(self._lock)
 
 
 class AsyncTransport(Requests):
     """Connections to a service, of the event loop on which it is used first."""
 
+    _sockets = Awaiting
+
     def _begin(self) -> None:
         self._pool = Connections(
-            self._trust, Awaiting(), most_idle=_IDLE, most_hosts=_IDLE, engine=self.engine, named=self._named
+            self._trust, self._network, most_idle=_IDLE, most_hosts=_IDLE, engine=self.engine, named=self._named
         )
         self.loop = Loop("the client")
 
@@ -414,27 +434,27 @@ class _Watch:
     """While nothing comes of one instance, asks the others whether one of them serves it by now."""
 
     def __init__(self, requests: Requests, part: str, question: str, held: float) -> None:
-        self._requests = requests
+        self._requests, self._clock = requests, requests.clock
         self._part, self._question = part, question
-        self._silence = Silence(time.monotonic(), held)
+        self._silence = Silence(self._clock.monotonic(), held)
         self._turns = 0
         self.silent = ""
         """The instance that is waited for; empty where it is none that the token is for."""
 
     def left(self) -> float:
-        return self._silence.left(time.monotonic())
+        return self._silence.left(self._clock.monotonic())
 
     def heard(self) -> None:
-        self._silence.heard(time.monotonic())
+        self._silence.heard(self._clock.monotonic())
 
     async def look(self, seconds: float) -> None:
-        ends, requests = Deadline(seconds), self._requests
+        ends, requests = Deadline(seconds, clock=self._clock), self._requests
         base = await requests.who_serves(self._question, self.silent, self._turns, ends.within(AGAIN_SECONDS))
         self._turns += 1
         if base is not None and not await self._is_slow(ends.within(AGAIN_SECONDS / 2)):
             requests.serves(self._part, base)
             raise TimeoutError(f"nothing came for {SILENT_SECONDS:g} s and more, and {shown(base)} serves this by now")
-        self._silence.asked(time.monotonic())
+        self._silence.asked(self._clock.monotonic())
 
     async def _is_slow(self, deadline: Deadline) -> bool:
         """Whether it serves this still: another address may lead to the same instance, as a load balancer's does, or to one that
