@@ -43,6 +43,7 @@ _BY_GENERATION = (
     Table.KEY_SNAPSHOT,
     Table.TRIM,
     Table.LOST,
+    Table.ENDED,
     Table.EXPIRY,
     Table.GROUP,
     Table.CHUNK,

@@ -6,6 +6,7 @@ What crashes, roll-backs and failing writes do to it, and each condition judged 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -123,6 +124,22 @@ async def test_switched_off_and_on_again_it_claims_nothing_about_what_it_missed(
         assert not found_by_verify(house).problems
         await house.log.publish(keyed("a", expected_offset=6, expected_key_offsets={key: known.get(key) for key in "abcd"}))
     assert {key: last_entry.offset for key, last_entry in recovered_keys(disk).copy().items()} == {**known, "a": 6}
+
+
+async def test_switched_on_it_holds_nothing_back_of_a_transaction_that_was_settled_long_ago() -> None:
+    """Nobody settles it again, so no snapshot of the keys would ever pass it, nor retention."""
+    disk = Disk()
+    async with opened(disk) as house:
+        pointer = await house.start()
+        await house.log.publish(replace(keyed("a"), write_pointer=pointer))
+        await house.transactions.commit(pointer)
+        await house.log.settle(pointer, True)
+        await house.log.snapshots.take()
+        await house.log.snapshots.take()
+    async with opened(disk, keyed=True) as house:
+        assert not keys_of(house.log).fold.unsettled
+        assert keys_of(house.log).snapshot().position.upcoming_offset == 1
+        assert not found_by_verify(house).problems
 
 
 async def test_verify_notices_a_key_that_the_index_has_wrong() -> None:

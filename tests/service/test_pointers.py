@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import pytest
 
-from oncelog.errors import NotAllowed, StorageUnavailable, TransactionNotInProgress, UnknownWritePointer
-from oncelog.wire.requests import ConsumeRequest, PublishRequest
+from oncelog.errors import (
+    NotAllowed,
+    RollbackRefused,
+    StorageFailed,
+    StorageUnavailable,
+    TransactionNotInProgress,
+    UnknownWritePointer,
+)
+from oncelog.wire.requests import ConsumeRequest, PublishRequest, Rollback
 from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType
 from oncelog_service.cluster.leases import Lease
 from oncelog_service.log import settling
@@ -26,7 +33,7 @@ from tests.model.maps import entries
 from tests.patience import PATIENCE
 from tests.service.house import BEGIN, PARTICIPANT, opened, turns
 from tests.world.clock import ManualClock
-from tests.world.disk import Gate, crashed
+from tests.world.disk import Gate, arm, crashed, disarm
 
 LIFETIME_MS = 90_000_000
 FOREIGN = BEGIN * POINTERS_PER_MS + 123
@@ -293,6 +300,90 @@ async def test_what_waited_while_an_operator_ended_its_foreign_pointer_is_refuse
         stored = not isinstance(outcome, TransactionNotInProgress)
         fold = house.log.dedup.fold
         assert (len(fold.unsettled), fold.stable.position.upcoming_offset) == (0, 2 + stored)
+
+
+BOTH = Limits(foreign_write_pointers=True)
+
+
+async def ended_by_hand(disk: Disk, committed: bool, keyed: bool = False) -> Rollback:
+    """An operator ends the foreign pointer, which is taken for good by whoever was told; the process is killed. Returns what its
+    client would roll back."""
+    async with opened(disk, limits=BOTH, clean=False, keyed=keyed) as house:
+        stored = await house.log.publish(PublishRequest([b"x"], "p", sequence_ids=[0], keys=[b"k"], write_pointer=FOREIGN))
+        await house.log.publish(PublishRequest([b"y"], "p", sequence_ids=[1], keys=[b"k"]))
+        await house.log.settling.end_foreign(FOREIGN, committed)
+    assert stored.start_sequence_id is not None
+    place = stored.start_timestamp, stored.start_sequence_id
+    return Rollback(FOREIGN, place, place)
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("committed", [True, False])
+async def test_what_an_operator_says_of_a_pointer_is_on_disk_when_it_is_answered(committed: bool, keyed: bool) -> None:
+    disk = Disk()
+    rollback = await ended_by_hand(disk, committed, keyed)
+    disk = crashed(disk)
+    for clean in (False, True, True):
+        async with opened(disk, limits=BOTH, keyed=keyed, clean=clean) as house:
+            for position in (
+                house.log.dedup.fold.stable.position,
+                *([house.log.topic.keys.snapshot().position] if house.log.topic.keys else []),
+            ):
+                assert position.upcoming_offset == 2
+            await refused(house.log.publish(PublishRequest([b"late"], write_pointer=FOREIGN)))
+            await house.log.settling.end_foreign(FOREIGN, committed)
+            with pytest.raises(TransactionNotInProgress, match="was committed" if committed else "was rolled back"):
+                await house.log.settling.end_foreign(FOREIGN, not committed)
+            with pytest.raises(RollbackRefused) if committed else nullcontext():
+                await house.log.roll_back(rollback)
+    assert [each.counts for each in entries(disk.tables, "orders")] == [committed, True]
+
+
+async def test_nobody_sees_what_an_operator_says_of_a_pointer_before_it_is_on_disk() -> None:
+    disk = Disk()
+    async with opened(disk, limits=BOTH) as house:
+        await house.log.publish(PublishRequest([b"x"], write_pointer=FOREIGN))
+        gate = disk.before_sync = Gate()
+        ending = asyncio.ensure_future(house.log.settling.end_foreign(FOREIGN, True))
+        assert await asyncio.to_thread(gate.entered.wait, PATIENCE)
+        await turns()
+        before = house.log.dedup.fold.stable.position.upcoming_offset
+        gate.opened.set()
+        await ending
+        assert (before, house.log.dedup.fold.stable.position.upcoming_offset) == (0, 1)
+
+
+async def test_a_roll_back_that_an_operator_began_is_finished_by_the_next_process_and_by_no_other_word() -> None:
+    disk = Disk()
+    async with opened(disk, limits=BOTH, clean=False) as house:
+        await house.log.publish(PublishRequest([b"x"], write_pointer=FOREIGN))
+        arm(disk, "fails", 1)
+        with pytest.raises(StorageFailed):
+            await house.log.settling.end_foreign(FOREIGN, False)
+    disarm(disk)
+    async with opened(crashed(disk), limits=BOTH) as house:
+        assert list(house.log.dedup.fold.unsettled) == [FOREIGN]
+        with pytest.raises(TransactionNotInProgress):
+            await house.log.settling.end_foreign(FOREIGN, True)
+        assert not house.log.dedup.fold.unsettled
+
+
+async def test_what_an_operator_said_of_a_pointer_is_kept_until_both_snapshots_have_it_and_the_pointer_is_too_old() -> None:
+    disk, clock = Disk(), ManualClock()
+    async with opened(disk, clock, BOTH) as house:
+        await house.log.publish(PublishRequest([b"x"], write_pointer=FOREIGN))
+        await house.log.settling.end_foreign(FOREIGN, True)
+
+        async def kept() -> int:
+            await house.log.settling.settle_expired()
+            return len(disk.tables[Table.ENDED])
+
+        assert await kept() == 1
+        clock.advance(LIFETIME_MS + 1)
+        for left in (1, 1, 0):
+            assert await kept() == left
+            await house.log.snapshots.take()
+        await refused(house.log.publish(PublishRequest([b"late"], write_pointer=FOREIGN)), "as its number says")
 
 
 async def test_what_a_foreign_pointer_has_left_counts_for_good_a_millisecond_after_its_last_one() -> None:

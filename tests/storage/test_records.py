@@ -14,6 +14,7 @@ from oncelog_service.storage.records import (
     BehindRow,
     ChunkRow,
     CopyRow,
+    EndedRow,
     ExpiryRow,
     GroupNoteRow,
     GroupProducerRow,
@@ -61,6 +62,7 @@ RECORDS = {
     "subscription_deleted_v1": SubscriptionRow(8),
     "copy_v1": CopyRow(of="00112233445566778899aabbccddeeff", source="leveldb:///var/lib/oncelog", finished=False),
     "behind_v1": BehindRow("http://10.0.0.1:7070", "the last 3 writes are gone", 1_790_000_000_000),
+    "ended_v1": EndedRow(True, 42),
     "lost_v1": LostRow([["0000019d7a1f4e00000500000000000000000000", 1_790_000_000_001], ["", 1_790_000_100_001]]),
     "incarnation_v1": IncarnationRow(
         3_757_200_000_000_000, 1_790_000_000_001, 1_790_000_000_002, 1_790_000_000_003, 1_790_000_000_000

@@ -31,7 +31,7 @@ from oncelog_service.log.stamps import Stamps
 from oncelog_service.storage.incarnation import FIRST, Incarnation, raised
 from oncelog_service.storage.keys import ROW_ID_SIZE, split_row_id
 from oncelog_service.storage.port import Store
-from oncelog_service.storage.records import ProducerRow, SubscriptionRow, TopicRow
+from oncelog_service.storage.records import EndedRow, ProducerRow, SubscriptionRow, TopicRow
 from oncelog_service.transactions.port import Transactions
 
 
@@ -56,6 +56,8 @@ class Recovered:
     lost: Sequence[tuple[bytes, int]] = ()
     """Spans of ids that were handed out in a time that the store does not know of: (id of the last message before, empty for
     none; ms of the first one behind)."""
+    ended_by_hand: dict[int, EndedRow] = field(default_factory=dict)
+    """By write pointer, how an operator has ended it."""
     judgements: Judgements = ()
     size: Size = field(default_factory=Size)
 
@@ -140,6 +142,7 @@ class OpenTopic:
             self.clock,
             self.limits.max_transaction_lifetime_ms,
             self.limits.foreign_write_pointers,
+            recovered.ended_by_hand,
         )
         self.groups = Groups(self.prefix, self.store, self.keys is not None)
         self.generations = Generations(self.prefix, self.row, self.incarnation, self.store)

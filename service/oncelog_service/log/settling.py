@@ -27,12 +27,14 @@ from oncelog.wire.models import TransactionState
 from oncelog.wire.requests import Rollback
 from oncelog.wire.transaction import is_own
 from oncelog_dedup import Run
+from oncelog_service.log.keep.snapshots import Snapshots
 from oncelog_service.log.memory import Memory
 from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.scan import row_at, runs_from
 from oncelog_service.reading import read
-from oncelog_service.storage.keys import ROW_ID_SIZE, row_id
+from oncelog_service.storage.keys import ROW_ID_SIZE, pointer_key, row_id
 from oncelog_service.storage.port import Batch, Store, Table
+from oncelog_service.storage.records import EndedRow, encode_record
 from oncelog_service.storage.runs import StoredRun, rolled_back
 
 _ROLLED_BACK_AT_ONCE = 2_000
@@ -44,9 +46,11 @@ _BYTES_AT_ONCE = 8 * 2**20
 class Settling:
     """What one open topic does about the ends of transactions. Works on the event loop that owns the topic."""
 
-    __slots__ = ("_created", "_fold", "_memory", "_pointers", "_prefix", "_store", "_topic", "_transactions", "_writer")
+    __slots__ = (
+        *("_created", "_fold", "_memory", "_pointers", "_prefix", "_snapshots", "_store", "_topic", "_transactions", "_writer"),
+    )
 
-    def __init__(self, topic: OpenTopic, memory: Memory) -> None:
+    def __init__(self, topic: OpenTopic, memory: Memory, snapshots: Snapshots) -> None:
         self._topic = topic
         self._prefix = topic.prefix
         self._created = topic.row.created if topic.row.generation > 1 else 0
@@ -57,24 +61,47 @@ class Settling:
         self._pointers = topic.pointers
         self._transactions = topic.transactions
         self._memory = memory
+        self._snapshots = snapshots
 
     # --- how a transaction ended
 
-    async def settle(self, pointer: int, committed: bool) -> None:
-        """The transaction has ended for good: its rows count from now on, or are rolled back. Idempotent."""
+    async def settle(self, pointer: int, committed: bool, *, by_hand: bool = False) -> bool:
+        """The transaction has ended for good: its rows count from now on, or are rolled back. Idempotent.
+
+        Args:
+            by_hand: an operator says so, and no transaction service knows it: it is on disk before anything of it is seen.
+
+        Returns whether it has committed: what an operator has ended before ends in no other way.
+
+        Raises StorageFailed, StorageUnavailable, DiskFull: what is not on disk yet stays unsettled.
+        """
         self._topic.check_open()
         async with self._pointers.changing(pointer):
+            known = self._pointers.ended_by_hand.get(pointer)
+            if known is not None:
+                committed, by_hand = known.committed, False
             if committed:
                 with self._pointers.committed(pointer):
                     await self._writer.drained()  # what is in flight is no run of the fold yet, and would stay unsettled
+                    if by_hand:
+                        await self._note_end(pointer, committed)
                     self._memory.commit(pointer)
             else:
                 async with self._pointers.closed(pointer):  # else rows could be written behind the roll-back, and would count
                     await self._writer.drained()
+                    if by_hand:
+                        await self._note_end(pointer, committed)
                     await self._roll_back(pointer, self._fold.unsettled.get(pointer, ()))
             self._topic.groups.close(pointer)
             self._topic.numbers.pop(pointer, None)
             self._pointers.forget(pointer)
+        return committed
+
+    async def _note_end(self, pointer: int, committed: bool) -> None:
+        row = EndedRow(committed, self._fold.position.upcoming_offset)
+        batch = Batch()
+        batch.put(Table.ENDED, pointer_key(self._prefix, pointer), encode_record(row))
+        await self._writer.submit(batch, partial(self._pointers.ended_by_hand.__setitem__, pointer, row))
 
     async def settle_ended(self, pointers: Collection[int], *, under: int | None = None) -> dict[int, TransactionState | None]:
         """Settle those of the pointers whose transactions have ended.
@@ -92,9 +119,10 @@ class Settling:
         left: dict[int, TransactionState | None] = {}
         for pointer in pointers:
             state = states.get(pointer)
-            committed = state == "committed" or (state is None and await self._counts_by_age(pointer))
+            known = self._pointers.ended_by_hand.get(pointer)  # its roll-back was broken off
+            committed = state == "committed" or (state is None and known is None and await self._counts_by_age(pointer))
             # A request under a pointer of its own must not wait for those under another: two of them could for each other.
-            if committed or (state in ("aborted", "invalid") and under is None):
+            if committed or ((state in ("aborted", "invalid") or known is not None) and under is None):
                 await self.settle(pointer, committed)
             else:
                 left[pointer] = state
@@ -112,15 +140,28 @@ class Settling:
         await self.settle_ended(list(self._fold.unsettled))
 
     async def settle_expired(self) -> None:
-        """Settle what is older than any transaction may become and is not in progress."""
+        """Settle what is older than any transaction may become and is not in progress; forget what need not be known."""
         await self.settle_ended([pointer for pointer in self._fold.unsettled if self._pointers.expired(pointer)])
+        await self._forget_ended()
+
+    async def _forget_ended(self) -> None:
+        """Delete what is noted of ends that both snapshots have, and of pointers so old that nothing is taken under them."""
+        ended, covered, batch = self._pointers.ended_by_hand, self._snapshots.covered_by_both, Batch()
+        old = [each for each, row in ended.items() if row.upto <= covered and self._pointers.expired(each)]
+        for each in old:
+            batch.delete(Table.ENDED, pointer_key(self._prefix, each))
+        if old:
+            await self._writer.submit(batch)
+            for each in old:
+                del ended[each]
 
     async def end_foreign(self, pointer: int, committed: bool) -> None:
         """End a write pointer on this topic that our transaction service does not know, at an operator's word: nothing more is
-        taken under it while the topic is open.
+        taken under it. It is on disk when this returns. Idempotent.
 
         Raises:
-            TransactionNotInProgress: our own transaction service knows it; what ends it there ends it here.
+            TransactionNotInProgress: our own transaction service knows it; what ends it there ends it here. Or it has ended here
+                in the other way.
             TransactionNotFound: nothing is held back under it. TransactionsUnavailable: whose it is cannot be asked.
         """
         state = (await self._transactions.states([pointer])).get(pointer)
@@ -131,10 +172,13 @@ class Settling:
                 write_pointer=pointer,
                 state=state,
             )
-        if pointer not in self._fold.unsettled:
+        if pointer not in self._fold.unsettled and pointer not in self._pointers.ended_by_hand:
             raise TransactionNotFound(f"the topic holds nothing back under write pointer {pointer}", write_pointer=pointer)
-        self._pointers.end_by_hand(pointer)
-        await self.settle(pointer, committed)
+        if await self.settle(pointer, committed, by_hand=True) != committed:
+            ended = "rolled back" if committed else "committed"
+            raise TransactionNotInProgress(
+                f"what was published under write pointer {pointer} was {ended} on this topic before", write_pointer=pointer
+            )
 
     async def end_transactions(self, producer: str, abort: bool) -> None:
         """A new incarnation of the producer ends the transactions of the older ones, as Kafka's does; unless ``abort``, it finds

@@ -105,7 +105,7 @@ class TopicLog:
         self.replayed = recovered.replayed
         self.snapshots = Snapshots(topic, recovered)
         memory = self._memory = Memory(topic, self.snapshots)
-        self.settling = Settling(topic, memory)
+        self.settling = Settling(topic, memory, self.snapshots)
 
         self.producers = Producers(topic, self.settling)
         self._judge = Judge(topic, self.producers, self.settling)

@@ -32,6 +32,7 @@
     COPY          empty: one row, in a store that `oncelog copy` writes or has written
     EXPIRY        topic key · generation
     LOST          topic key · generation
+    ENDED         topic key · generation · write pointer i64
 
 A branch of an atomic commit lies in PAYLOAD and GROUP as what is stored under a write pointer does; its branch key, the
 negative of its number, stands in the place of the pointer. No client can name it: write pointers are greater than 0.
@@ -89,8 +90,14 @@ def generation_of(key: bytes) -> bytes:
 
 
 def pointer_key(prefix: bytes, write_pointer: int) -> bytes:
-    """What begins the keys of all payloads stored under a write pointer; by itself the key of its GROUP row."""
+    """What begins the keys of all payloads stored under a write pointer; by itself the key of its rows in GROUP and ENDED."""
     return prefix + _TIMESTAMP.pack(write_pointer)
+
+
+def pointer_of(key: bytes) -> int:
+    """Returns the write pointer that ends a key of ENDED."""
+    [pointer] = _TIMESTAMP.unpack(key[-POINTER_SIZE:])
+    return int(pointer)
 
 
 def row_id(timestamp: int, seq_id: int) -> bytes:

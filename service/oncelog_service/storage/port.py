@@ -46,6 +46,7 @@ class Table(Enum):
     EXPIRY = b"h"
     TOKEN = b"w"
     LOST = b"v"
+    ENDED = b"z"
 
     # Hashed for every row of a batch; the members are singletons.
     __hash__ = object.__hash__

@@ -21,6 +21,7 @@
     GROUP_NOTE      {"version": 1, "sequence_id": int, "transaction": str, "gaps": "allow" | "refuse", "earlier": as topics,
                      "topics": [[namespace, topic, generation, sequence id | null], ...]}
     LOST            {"version": 1, "spans": [[hex of a message id, or empty, ms], ...]}
+    ENDED           {"version": 1, "committed": bool, "upto": offset}
     BEHIND          {"version": 1, "by": str, "what": str, "at_ms": ms}
     INCARNATION     {"version": 1, "number": int, "messages_ms": ms, "pointers_ms": ms, "numbers_ms": ms, "began_ms": ms}
 """
@@ -218,6 +219,15 @@ class LostRow:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedRow:
+    """Says how an operator has ended a write pointer on a topic; no transaction service says it."""
+
+    committed: bool
+    upto: int
+    """Offset behind its last message here. Once the snapshots are past it, they say the same."""
+
+
+@dataclass(frozen=True, slots=True)
 class IncarnationRow:
     """The incarnation of a store that was put back in time (incarnation.py)."""
 
@@ -255,6 +265,7 @@ Record: TypeAlias = (
     | TokenRow
     | IncarnationRow
     | LostRow
+    | EndedRow
     | BehindRow
 )
 R = TypeVar("R", bound=Record)

@@ -66,6 +66,7 @@ READ: Mapping[Table, Callable[[bytes, bytes], object]] = {
     Table.SUBSCRIPTION: _record(records.SubscriptionRow),
     Table.TOKEN: _record(records.TokenRow),
     Table.LOST: _record(records.LostRow),
+    Table.ENDED: _record(records.EndedRow),
 }
 """How each table's rows are read, without their seals; that checks their form, and the checksums of those that have no seal."""
 

@@ -19,6 +19,7 @@ from oncelog.errors import StorageUnavailable, TransactionNotFound, TransactionN
 from oncelog.wire.transaction import POINTERS_PER_MS, is_own
 from oncelog_service.access.owners import check_owner
 from oncelog_service.clock import Clock, SteadyClock
+from oncelog_service.storage.records import EndedRow
 from oncelog_service.transactions.port import Owned, Transactions
 
 _REMEMBERED = 10_000
@@ -31,7 +32,6 @@ class WritePointers:
     __slots__ = (
         "_clock",
         "_closing",
-        "_ended_by_hand",
         "_foreign",
         "_left",
         "_locks",
@@ -42,13 +42,20 @@ class WritePointers:
         "_participant",
         "_transactions",
         "_using",
+        "ended_by_hand",
     )
 
     def __init__(
-        self, transactions: Transactions, participant: str, clock: Clock, max_lifetime_ms: int, foreign: bool = False
+        self,
+        transactions: Transactions,
+        participant: str,
+        clock: Clock,
+        max_lifetime_ms: int,
+        foreign: bool = False,
+        ended_by_hand: dict[int, EndedRow] | None = None,
     ) -> None:
         """``participant``: how the transaction service calls this topic. ``foreign``: another transaction service is in use,
-        too, so that pointers which ours never handed out are taken."""
+        too, so that pointers which ours never handed out are taken. ``ended_by_hand``: as it is on disk."""
         self._transactions = transactions
         self._participant = participant
         self._clock = SteadyClock(clock)
@@ -58,7 +65,8 @@ class WritePointers:
         """None: another service's. Of a pointer that is refused as unknown nothing is remembered: it may be handed out yet."""
         self._owners: dict[int, str | None] | None = None
         """Of pointers under which something was rolled back or read."""
-        self._ended_by_hand: dict[int, None] = {}
+        self.ended_by_hand = {} if ended_by_hand is None else ended_by_hand
+        """Pointers that an operator has ended on this topic, and how; it is on disk."""
         self._using: Counter[int] = Counter()
         # Made when they are needed: most topics of many never see a transaction.
         self._left: asyncio.Event | None = None
@@ -141,7 +149,7 @@ class WritePointers:
 
     def _is_notified(self, pointer: int) -> bool:
         """Whether the topic was notified of the end, which is on disk then."""
-        return pointer in self._closing or pointer in self._over
+        return pointer in self._closing or pointer in self._over or pointer in self.ended_by_hand
 
     @asynccontextmanager
     async def changing(self, pointer: int) -> AsyncIterator[None]:
@@ -171,7 +179,7 @@ class WritePointers:
     def committed(self, pointer: int) -> Iterator[None]:
         """Let nothing more be written under the pointer. Waits for nobody: what is under way is refused at its last moment.
 
-        Another service's pointer, and one that an operator has ended, is ended here alone: ``ended`` does not know of it.
+        Another service's pointer, and one that an operator has ended, is ended here alone: the transaction service does not know.
         """
         self._closing[pointer] = None
         try:
@@ -194,12 +202,6 @@ class WritePointers:
     def in_use(self) -> bool:
         """Whether anything at all is being written under a write pointer."""
         return bool(self._using)
-
-    def end_by_hand(self, pointer: int) -> None:
-        """An operator has ended another service's transaction here: what still comes under its pointer is refused."""
-        if len(self._ended_by_hand) >= _REMEMBERED:
-            del self._ended_by_hand[next(iter(self._ended_by_hand))]
-        self._ended_by_hand[pointer] = None
 
     def expired(self, pointer: int) -> bool:
         """Whether a pointer that is in no transaction in progress is older than one may become.
@@ -227,8 +229,6 @@ class WritePointers:
                 "(`oncelog tx-serve`). Or it is ours, and the transaction service was put back to an earlier time",
                 write_pointer=pointer,
             )
-        if pointer in self._ended_by_hand:
-            raise TransactionNotInProgress(f"an operator has ended write pointer {pointer} on this topic", write_pointer=pointer)
         age = self._age_ms(pointer)
         if abs(age) > self._max_lifetime_ms:
             raise TransactionNotInProgress(

@@ -33,10 +33,10 @@ from oncelog_service.log.scan import (
     trim_of,
 )
 from oncelog_service.storage.fields import decode_named
-from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, prefix_end
+from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, FIRST_ROW_ID, ROW_ID_SIZE, SNAPSHOT_SLOTS, pointer_of, prefix_end
 from oncelog_service.storage.pieces import get_pieces
 from oncelog_service.storage.port import Store, Table
-from oncelog_service.storage.records import ExpiryRow, LostRow, ProducerRow, SubscriptionRow, decode_record
+from oncelog_service.storage.records import EndedRow, ExpiryRow, LostRow, ProducerRow, SubscriptionRow, decode_record
 from oncelog_service.storage.rows import OFFSET_AT, Row, decode_row, decode_rows, message_id_of
 from oncelog_service.storage.runs import GROUP, StoredRun
 
@@ -68,6 +68,15 @@ def recover(store: Store, prefix: bytes, keyed: bool = False) -> Recovered:
     except ReplayError as error:
         raise TopicDamaged(str(error)) from error
     keys, key_snapshots = recover_keys(store, prefix, replayed.fold.position.last_message_id) if keyed else (None, None)
+    ended = read_ended(store, prefix)
+    for pointer in (each for each, row in ended.items() if row.committed):
+        for run in replayed.fold.unsettled.get(pointer, ()):
+            size.decided(run.first_id[:ROW_ID_SIZE])
+        replayed.fold.commit(pointer)
+    if keys is not None:
+        # A snapshot of the producers may be past what none of the keys is: what is settled there is settled here.
+        for pointer in keys.fold.unsettled.keys() - replayed.fold.unsettled.keys():
+            keys.commit(pointer)
     return Recovered(
         fold=replayed.fold,
         producers=producers,
@@ -81,6 +90,7 @@ def recover(store: Store, prefix: bytes, keyed: bool = False) -> Recovered:
         hidden_below=trim.hidden_below,
         hidden_before=bytes.fromhex(trim.hidden_before or ""),
         lost=read_lost(store, prefix),
+        ended_by_hand=ended,
         judgements=read_judgements(store, prefix),
         size=size,
     )
@@ -257,6 +267,12 @@ def read_lost(store: Store, prefix: bytes) -> list[tuple[bytes, int]]:
     data = store.get(Table.LOST, prefix)
     spans = [] if data is None else read_back(decode_record, LostRow, data).spans
     return [(bytes.fromhex(str(before)), int(first_ms)) for before, first_ms in spans]
+
+
+def read_ended(store: Store, prefix: bytes) -> dict[int, EndedRow]:
+    """By write pointer, how an operator has ended it. Raises TopicDamaged."""
+    with closing(store.scan(Table.ENDED, prefix, prefix_end(prefix))) as found:
+        return {pointer_of(key): read_back(decode_record, EndedRow, data) for key, data in found}
 
 
 def last_known(store: Store, prefix: bytes) -> bytes:
