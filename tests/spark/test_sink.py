@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext, cloudpickle
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from oncelog import Client
@@ -166,6 +167,20 @@ def test_a_batch_without_rows_and_without_a_number_asks_the_service_nothing() ->
     silent = Job("http://127.0.0.1:1", None, topic="nobody-is-asked")
     writer, messages = silent.stage(0, [rows(), []])
     writer.commit(messages)
+
+
+def test_executors_of_an_older_version_end_a_batch_without_rows_with_a_word_for_it(log: Log) -> None:
+    older = [WriterCommitMessage(), WriterCommitMessage()]  # it said nothing else where it had no rows
+    with pytest.raises(RuntimeError, match="bring executors and driver to one version"):
+        log.job(producer=log.topic).commit(0, older)
+    numbered, unnamed = log.job(None, producer=log.topic, sequenceId="1").writer(), log.job(None).writer()
+    with pytest.raises(RuntimeError, match="bring executors and driver to one version"):
+        numbered.commit(older)
+    unnamed.commit(older)
+    for writer in (numbered, unnamed):
+        writer.abort(older)
+    log.job(producer=log.topic).run(0, rows(b"a"), [])
+    assert log.values() == [b"a"]
 
 
 # --- attempts

@@ -79,10 +79,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Make the batch appear, whole. Raises OncelogError, which ends the query: it did not, or that is not known.
 
-        RepeatDiffers: another one was committed under its number.
+        RepeatDiffers: another one was committed under its number. RuntimeError: the executors' oncelog is older than this one.
         """
         staged = _staged(messages)
-        query = staged[0].query  # also a batch without rows has a task
+        _check_told(staged)
+        query = staged[0].query
         assert query is not None  # write sees to it
         options = replace(self.options, producer=self.options.producer or f"spark-{query}")
         outcome = _commit(options, staged, batchId, query, refuses_gaps=True)
@@ -112,10 +113,14 @@ class BatchWriter(DataSourceArrowWriter):
         return _stage(self.options, iterator, f"spark-{self.id}", f"batch-{self.id}", _local(_QUERY))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Make the batch appear, whole. Raises RepeatDiffers, or another OncelogError: it did not, or that is not known."""
+        """Make the batch appear, whole. Raises RepeatDiffers, or another OncelogError: it did not, or that is not known.
+
+        RuntimeError: the executors' oncelog is older than this one.
+        """
         staged = _staged(messages)
         if self.options.producer is None and not _branches(staged):
             return
+        _check_told(staged)
         # Within foreachBatch, where numbers begin again with a new checkpoint, the query's id keeps them apart.
         incarnation = staged[0].query if self.options.producer is not None else None
         number = self.options.sequence_id
@@ -136,6 +141,16 @@ def _local(name: str) -> str | None:
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
     return [each for each in messages if isinstance(each, Staged)]
+
+
+def _check_told(staged: Sequence[Staged]) -> None:
+    """Also a batch without rows has a task, and its message says of which query it is. An older oncelog says that only of rows;
+    without it there is no commit, and to leave the commit out leaves a hole in the numbers. Raises RuntimeError."""
+    if not staged:
+        raise RuntimeError(
+            "no task says what it has staged: the executors run an older oncelog than the driver. Nothing of this batch was "
+            "written; bring executors and driver to one version, and run it again"
+        )
 
 
 def _branches(staged: Sequence[Staged]) -> list[str]:
