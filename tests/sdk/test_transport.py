@@ -103,6 +103,16 @@ def test_an_instance_that_cannot_serve_is_left_for_another_one_and_one_that_has_
             assert (len(one.requests), len(other.requests)) == asked
 
 
+def test_an_instance_behind_a_gateway_whose_path_has_the_same_beginning_is_left_for_another_one_too() -> None:
+    away = problem(503, "storage_unavailable")
+    with fake_server(lambda _: away) as one, fake_server(lambda _: Answer(body=b"[]")) as other:
+        with Client(f"{one.url}/api/v1/logs,{other.url}/v1", retry=30) as client:
+            for namespace in ("a", "v1"):
+                assert client.topics(namespace) == []
+        assert [each.path for each in one.requests] == ["/api/v1/logs/v1/namespaces/a/topics"]
+        assert [each.path for each in other.requests] == [f"/v1/v1/namespaces/{name}/topics" for name in ("a", "v1")]
+
+
 def test_only_a_refused_connection_is_definite_not_one_that_is_cut_after_sending() -> None:
     with pytest.raises(ConnectionFailed) as caught:
         Transport(f"http://127.0.0.1:{free_port()}").call("POST", "/", b"body", "text/plain")

@@ -237,7 +237,7 @@ class Requests:
             else:
                 headers.pop("authorization", None)  # a token is for the service it was given for
             if isinstance(deadline.watch, _Watch):
-                deadline.watch.silent = _base(url) if trusted else ""
+                deadline.watch.silent = self._base(url) if trusted else ""
             with self._naming(url):
                 response = await self.connections().ask(method, url, body, headers, deadline)
             if 200 <= response.status < 300:
@@ -253,9 +253,9 @@ class Requests:
                 else:
                     trusted = trusted and urlsplit(url)[:2] == urlsplit(here)[:2]
                 continue
-            refused = refusal(self._named(_base(url)), response.status, response.headers, said, self._now())
+            refused = refusal(self._named(self._base(url)), response.status, response.headers, said, self._now())
             if isinstance(refused, _ASK_ANOTHER) and getattr(refused, "http_status", None) != _TOO_OFTEN:
-                self._gone(_base(url))  # it may be cut off from the database; if it is not, the others will say so
+                self._gone(self._base(url))  # it may be cut off from the database; if it is not, the others will say so
             raise refused
         self._served.pop(part, None)
         if named:  # each names another one: who serves this is changing
@@ -271,8 +271,8 @@ class Requests:
         try:
             yield
         except FAILURES as error:
-            self._gone(_base(url))
-            raise connection_error(self._named(_base(url)), error) from error
+            self._gone(self._base(url))
+            raise connection_error(self._named(self._base(url)), error) from error
 
     @contextmanager
     def _reading(self, response: Response) -> Iterator[None]:
@@ -322,6 +322,12 @@ class Requests:
                 self._bases.append(base)
             while len(self._served) > _REMEMBERED:
                 del self._served[next(iter(self._served))]
+
+    def _base(self, url: str) -> str:
+        """The instance that is asked at a URL: one that is known, whose own path may have a ``/v1/`` in it; else what lies before
+        the first."""
+        known = [base for base in list(self._bases) if url.startswith(base + "/v1/")]
+        return max(known, key=len, default=url.partition("/v1/")[0])
 
     def _gone(self, base: str) -> None:
         """Ask another one first: this one could not be reached, or cannot serve."""
@@ -484,11 +490,6 @@ def _part(path: str) -> str:
     if path.startswith("/v1/namespaces/") and len(parts) > 5 and parts[4] == "topics":
         return "/v1/atomic" if len(parts) > 6 and parts[6] == "stage" else "/".join(parts[:6])
     return "/".join(parts[:3])
-
-
-def _base(url: str) -> str:
-    at = url.find("/v1/")
-    return url if at < 0 else url[:at]
 
 
 def _joined(here: str, location: str) -> str:
