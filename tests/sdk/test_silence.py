@@ -238,6 +238,15 @@ def test_who_is_not_to_try_again_asks_nobody(two: Two, name: str) -> None:
     assert two.asked == []
 
 
+def test_one_publish_is_sent_once_and_ends_when_another_one_serves_the_topic(two: Two, name: str) -> None:
+    numbered = PublishRequest([b"numbered"], producer="p", sequence_ids=[0], epoch=1)
+    told = pytest.raises(ResponseTimeout, match=f"{two.urls[1]} serves this by now")
+    with Client(",".join(two.urls), timeout=PATIENCE, retry=0) as client, told as caught:
+        client.publish(name, numbered)
+    assert not caught.value.definite
+    assert (len(two.came), len(two.asked)) == (1, 1)
+
+
 def test_a_poll_is_silent_only_when_its_wait_is_over(two: Two, name: str) -> None:
     with Client(",".join(two.urls), timeout=PATIENCE) as client:
         begun = monotonic()

@@ -278,7 +278,11 @@ class AsyncApi(TokenCalls):
     # --- messages
 
     async def publish(self, topic: str, request: PublishRequest, namespace: str = DEFAULT_NAMESPACE) -> list[ReceiptRun]:
-        """Send one publish request, once and never again; :class:`oncelog.Producer` is what one wants."""
+        """Send one publish request, once and never again; :class:`oncelog.Producer` is what one wants.
+
+        Of several instances one that stands still is asked behind, whatever ``retry`` is, where the messages have a producer's
+        numbers: once another one serves the topic, that is a ResponseTimeout, and who sends the request again reaches that one.
+        """
         return (await self._send_messages(topic_path(namespace, topic) + "/publish", request)).receipts
 
     async def poll(self, topic: str, request: ConsumeRequest, namespace: str = DEFAULT_NAMESPACE) -> Polled:
