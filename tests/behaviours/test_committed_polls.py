@@ -115,6 +115,28 @@ def test_who_is_held_up_is_answered_before_the_wait_is_over_and_told_by_whom(
     assert read_headers(done(poll(house, startOffset=1)).headers) == ("committed", None)
 
 
+def test_a_consumer_that_is_held_up_is_answered_and_told_the_same(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polls, "HELD_SECONDS", 0.1)
+    house.topic.publish("a")
+    house.clock.advance(SECOND)
+    pointer, since = house.start("long"), house.clock.ms
+    house.topic.publish_under(pointer, "open")
+    epoch = house.client.open_subscription("t", "s", start=1).epoch
+
+    def receive(**body: Any) -> requests.Response:
+        return done(house.topic.request("POST", "/subscriptions/s/receive", json={"epoch": epoch} | body))
+
+    answer = receive(wait=60_000)
+    assert answer.json() == []
+    assert read_headers(answer.headers) == ("committed", (1, pointer, since, house.clock.ms))
+    house.client.seek_subscription("t", "s", 0, epoch=epoch)
+    epoch += 1
+    assert read_headers(receive().headers)[1] is None, "a page with messages ends where it likes"
+    house.end(pointer, "commit")
+    house.settle()
+    assert read_headers(receive(wait=60_000).headers)[1] is None
+
+
 def test_a_wait_goes_on_behind_what_was_rolled_back_and_its_answer_says_how_far_it_has_come(house: House) -> None:
     pointer = house.start()
     house.topic.publish_under(pointer, "undone", "undone")

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import StaticPool
 
-from oncelog import Checkpoint, Client, Message, Producer, Reader
+from oncelog import Checkpoint, Client, Consumer, Message, Producer, Reader
 from oncelog.errors import NotSupported
 from oncelog.reading import position
 from oncelog.reading.position import HeldUp
@@ -117,6 +117,28 @@ def test_who_is_held_up_is_told_once_by_which_message_and_how_to_read_on(
         client.abort_transaction(pointer)
         publish(client, topic, b"1")
         assert read(reader) == [b"1"]
+    assert len(caplog.records) == 1
+
+
+def test_a_consumer_that_is_held_up_is_told_the_same_way(
+    client: Client, topic: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(position, "TELL_SECONDS", 0.0)
+    pointer = begun(client)
+    publish(client, topic, b"0")
+    publish(client, topic, b"open", pointer=pointer)
+    with Consumer(topic, "s", client=client, timeout=0) as consumer:
+        for _ in range(3):
+            consumer.receive(timeout=0)
+        assert consumer.held is not None
+        assert (consumer.held.offset, consumer.held.write_pointer) == (1, pointer)
+        (said,) = [each.getMessage() for each in caplog.records if each.name == "oncelog.consumer"]
+        for word in (f"subscription 's' of default/{topic}", "offset 1", str(pointer), "since 20", "uncommitted", "tx list"):
+            assert word in said
+        client.abort_transaction(pointer)
+        publish(client, topic, b"1")
+        assert [message.payload for message in consumer.receive(timeout=PATIENCE)] == [b"1"]
+        assert consumer.held is None
     assert len(caplog.records) == 1
 
 

@@ -45,8 +45,6 @@ from oncelog.wire.models import Subscription
 from oncelog.wire.requests import ConsumeRequest, Polled
 from oncelog.wire.transaction import Transaction
 
-_log_of_readers, _log_of_consumers = logging.getLogger("oncelog.reader"), logging.getLogger("oncelog.consumer")
-
 T = TypeVar("T")
 
 PAGE = 5_000
@@ -67,6 +65,7 @@ class StreamTwin(OfTopic[C], Generic[T, C]):
     _ended_by: type[OncelogError]
     """What is raised once it is closed."""
     _subscription: str | None = None
+    _log: logging.Logger
 
     def __init__(self, at: FetchedAhead, timeout: float | None, codec: object, page_size: int) -> None:
         """The arguments are those of a :class:`oncelog.Reader`."""
@@ -76,6 +75,8 @@ class StreamTwin(OfTopic[C], Generic[T, C]):
         self._timeout = timeout
         at.source = Source(codec_for(codec))
         self._page_size = page_size
+        self._held: Held | None = None
+        self._held_up = HeldUp()
         self._closed = False
         self._interrupted = False
         """What is fetched ahead is not to be delivered any more; why, the next :meth:`_fetch` says."""
@@ -93,6 +94,30 @@ class StreamTwin(OfTopic[C], Generic[T, C]):
         """Id of the last message delivered, or of the one that reading started after; None if there is neither."""
         delivered = self._at.delivered
         return None if delivered is None else MessageId.from_bytes(delivered)
+
+    @property
+    def held(self) -> Held | None:
+        """The undecided message that ended the last look for more, with its offset and write pointer, and since when it is there;
+        None: nothing holds this one up."""
+        return self._held
+
+    def _note_held(self, held: Held | None, asked: float) -> None:
+        self._held = held
+        if not self._held_up.is_told(held, asked, time.monotonic()):
+            return
+        assert held is not None
+        self._log.warning(
+            "%s%s/%s: nothing is delivered from offset %d on: write pointer %d holds it back, undecided since %s. It goes on "
+            "when that has ended (oncelog tx list, oncelog topic show %s); a Reader with "
+            'isolation="uncommitted" reads on without waiting',
+            "" if self._subscription is None else f"subscription {self._subscription!r} of ",
+            self._namespace,
+            self._topic,
+            held.offset,
+            held.write_pointer,
+            datetime.fromtimestamp(held.since_ms / 1000, UTC).isoformat(timespec="seconds"),
+            self._topic,
+        )
 
     async def _fetch(self, wait_ms: int) -> Found:
         """Ask once for more. Raises Stopped."""
@@ -167,6 +192,7 @@ class ReaderTwin(StreamTwin[T, C]):
 
     _at: ReaderPosition
     _ended_by = ReaderClosed
+    _log = logging.getLogger("oncelog.reader")
 
     @called("Reader")
     def __init__(
@@ -217,8 +243,6 @@ class ReaderTwin(StreamTwin[T, C]):
             raise ValueError(f"isolation is 'committed' or 'uncommitted', not {isolation!r}")
         super().__init__(ReaderPosition(page_size, on_expired == "skip"), timeout, codec, page_size)
         self._is_committed = isolation == COMMITTED and transaction is None
-        self._held: Held | None = None
-        self._held_up = HeldUp()
         self._older: OlderService | None = None
         self._connect(topic, namespace, client, url, verify, cert, proxy)
         self._prepare()
@@ -239,12 +263,6 @@ class ReaderTwin(StreamTwin[T, C]):
         """How many messages were skipped because they expired before they were read; with ``on_expired="skip"`` only. Where
         retention has deleted them and it is not known which was the first, all before the first one that lives are counted."""
         return self._at.lost
-
-    @property
-    def held(self) -> Held | None:
-        """The undecided message that ended the last look for more, with its offset and write pointer, and since when it is there;
-        None: nothing holds this reader up."""
-        return self._held
 
     async def _begin(self, start: Start, inclusive: bool, generation: int | None) -> None:
         if start == "latest":
@@ -274,27 +292,12 @@ class ReaderTwin(StreamTwin[T, C]):
     def _told_of_older(self) -> None:
         place = f"{self._namespace}/{self._topic}"
         if self._older is None:
-            _log_of_readers.warning(
+            self._log.warning(
                 "%s: the service is of an older version, whose polls do not know what is committed: it is asked in other ways, "
                 "which are slower",
                 place,
             )
         self._older = OlderService(self._client, self._topic, self._namespace)
-
-    def _note_held(self, held: Held | None, asked: float) -> None:
-        if not self._held_up.is_told(held, asked, time.monotonic()):
-            return
-        assert held is not None
-        _log_of_readers.warning(
-            "%s/%s: nothing is delivered from offset %d on: write pointer %d holds it back, undecided since %s. It goes on when "
-            'that has ended (oncelog tx list, oncelog topic show %s); isolation="uncommitted" reads on without waiting',
-            self._namespace,
-            self._topic,
-            held.offset,
-            held.write_pointer,
-            datetime.fromtimestamp(held.since_ms / 1000, UTC).isoformat(timespec="seconds"),
-            self._topic,
-        )
 
     async def _fetch(self, wait_ms: int) -> Found:
         while True:
@@ -305,11 +308,10 @@ class ReaderTwin(StreamTwin[T, C]):
                 if self._has_moved(asked):
                     return Found.MORE
                 lost, place = self._at.expired(error), f"{self._namespace}/{self._topic}"
-                _log_of_readers.warning("%s: %d messages expired before they were read: %s", place, lost, error.detail)
+                self._log.warning("%s: %d messages expired before they were read: %s", place, lost, error.detail)
             else:
                 if self._has_moved(asked):
                     return Found.MORE
-                self._held = polled.held
                 self._note_held(polled.held, began)
                 return self._at.answered(asked, polled, time.monotonic())
 
@@ -329,6 +331,7 @@ class ConsumerTwin(StreamTwin[T, C]):
 
     _at: ConsumerPosition
     _ended_by = ConsumerClosed
+    _log = logging.getLogger("oncelog.consumer")
     _guard: AbstractContextManager[Any]
     """Held while what waits is changed."""
     _opened: Subscription
@@ -436,7 +439,7 @@ class ConsumerTwin(StreamTwin[T, C]):
             raise
         if self._at.records:
             return Found.MORE
-        opened = self._opened
+        opened, began = self._opened, time.monotonic()
         asked = self._at.asks(opened.epoch, opened.generation, self._page_size, wait_ms)
         try:
             polled = await self._received(partial(self._client.receive, self._topic, self._subscription, asked, self._namespace))
@@ -449,6 +452,7 @@ class ConsumerTwin(StreamTwin[T, C]):
             raise
         if self._opened is not opened or self._at.asks(opened.epoch, opened.generation, self._page_size, wait_ms) != asked:
             return Found.MORE  # another task has moved it meanwhile: what came lies elsewhere, or is held already
+        self._note_held(polled.held, began)
         return self._at.answered(polled, time.monotonic())
 
     async def _sought(self) -> None:
@@ -521,7 +525,7 @@ class ConsumerTwin(StreamTwin[T, C]):
         if isinstance(error, FOR_EVER):
             self._failure, self._interrupted = error, True
             place = f"{self._namespace}/{self._topic}"
-            _log_of_consumers.warning(
+            self._log.warning(
                 "a consumer of subscription %r of %s has ended: %s: %s", self._subscription, place, error.code, error
             )
 

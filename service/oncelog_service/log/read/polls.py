@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -111,11 +112,11 @@ class Polls:
                 if not committed or page.messages:
                     return page._replace(last_id=looked_at)
                 if not await self._told(seen, told_by):
-                    return page._replace(last_id=looked_at, held=self._held())
+                    return page._replace(last_id=looked_at, held=self.held())
                 continue
             if (data := request.transaction) is not None and len(data) > _REMEMBERED_BYTES:
                 transaction = None  # decoded it is ten times as much
-            if not await (self._decision(seen, end) if committed else self._arrival(seen, left)):
+            if not await (self.decision(seen, end) if committed else self._arrival(seen, left)):
                 end = 0.0
             self._topic.check_open()
             if transaction is None and data is not None:
@@ -290,7 +291,7 @@ class Polls:
     def _last_id(self, stable: bool) -> bytes | None:
         return (self._fold.stable.position if stable else self._fold.position).last_message_id
 
-    def _held(self) -> Held | None:
+    def held(self) -> Held | None:
         """The first message that is not decided."""
         run = self._fold.oldest_unsettled
         if run is None or run.write_pointer is None:
@@ -311,18 +312,20 @@ class Polls:
             self._topic.check_open()
         return False
 
-    async def _decision(self, seen: bytes | None, end: float) -> bool:
-        """Return when more is decided than up to the message ``seen``; False where nobody may wait any longer, or it is time to
-        say what holds it up.
+    async def decision(
+        self, seen: bytes | None, end: float, *also: Arrivals, is_over: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """Return when more is decided than up to the message ``seen``, or the wait ``is_over``, which is asked whenever one of
+        ``also`` wakes; False where nobody may wait any longer, or it is time to say what holds it up.
 
         Whatever is published meanwhile ends no wait: behind what is not decided it cannot be read.
         """
         held = False
-        while self._last_id(True) == seen:
+        while self._last_id(True) == seen and not is_over():
             if not held and self._fold.oldest_unsettled is not None:
                 held, end = True, min(end, self._clock.monotonic() + HELD_SECONDS)
             left = end - self._clock.monotonic()
-            if left <= 0 or not await Arrivals.wait([self._topic.stable_arrivals], left):
+            if left <= 0 or not await Arrivals.wait([self._topic.stable_arrivals, *also], left):
                 return False
             self._topic.check_open()
         return True

@@ -218,8 +218,10 @@ class Subscriptions:
     # --- what its consumer does
 
     async def receive(self, name: str, asked: ReceiveMessages, encoding: Encoding, place: Place | None = None) -> Page:
-        """Stable messages behind the cursor, or behind what the consumer was given; an empty page after its wait at the latest. A
-        large page has the ``place``, until the caller leaves it.
+        """Stable messages behind the cursor, or behind what the consumer was given; an empty page after its wait at the latest.
+
+        It waits for what is undecided, and says so, as a poll of what is committed. A large page has the ``place``, until the
+        caller leaves it.
 
         Raises:
             InvalidRequest, ConsumerFenced, SubscriptionNotFound, StaleMessageId: definite. TopicDamaged.
@@ -241,10 +243,13 @@ class Subscriptions:
             await self._current(name, asked.epoch)
             if page.last_id is not None:
                 start, looked_at = after(page.last_id), page.last_id
-            left = end - self._clock.monotonic()
-            if page.messages or left <= 0:
+            if page.messages:
                 return page._replace(last_id=looked_at)
-            if not await self._more(seen, left):
+            if end <= self._clock.monotonic():
+                return page._replace(last_id=looked_at, held=self._polls.held())
+            if not await self._polls.decision(
+                seen, end, self._changes, is_over=lambda: self._refusal(name, asked.epoch) is not None
+            ):
                 end = 0.0
             self._topic.check_open()
 
@@ -277,11 +282,6 @@ class Subscriptions:
             cursor = row.cursor or 0
             await self._writer.drained()  # what it was judged against may still be on its way to disk
         return Acknowledged(cursor=cursor)
-
-    async def _more(self, seen: bytes | None, seconds: float) -> bool:
-        """Return when more is stable than up to the message ``seen``, a consumer was fenced, or the time is over; False where
-        nobody may wait any longer."""
-        return self._ranges.last_stable_id != seen or await Arrivals.wait([self._ranges.arrivals, self._changes], seconds)
 
     # --- what is known of them
 

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from oncelog.api.calls import topic_path
 from oncelog.errors import NotServedHere, TopicDamaged, TopicNotFound
+from oncelog.wire.isolation import COMMITTED, headers_of
 from oncelog.wire.media import JSON, ONCELOG_AVRO, essence
 from oncelog.wire.models import (
     Acknowledge,
@@ -105,14 +106,16 @@ async def receive(call: Call, asked: ReceiveMessages) -> Answer:
     """The next messages for the consumer of this `epoch`: behind `after`, the last one it was given, else from the cursor on.
 
     Only what is stable: messages of transactions once they are committed, and nothing behind one that is undecided. `wait` (ms)
-    holds an empty answer until there is something. The answer is that of a poll: JSON, or Avro if the Accept header says so.
+    holds an empty answer until there is something. The answer is that of a poll: JSON, or Avro if the Accept header says so; the
+    header `oncelog-held` says which undecided message an empty one ends at.
     """
     log = await call.log()
     media = ONCELOG_AVRO if ONCELOG_AVRO in map(essence, call.accept.split(",")) else JSON
     with call.service.scans.place() as place, call.service.waits.holding(len(call.body)) as may_wait:
         asked = asked if may_wait else asked.model_copy(update={"wait": 0})
         page = await log.subscriptions.receive(call.path["subscription"], asked, ENCODINGS[media], place)
-        return await page_answer(media, page, log.generation)
+        answer = await page_answer(media, page, log.generation)
+    return answer._replace(headers=headers_of(COMMITTED, page.held))
 
 
 async def acknowledge(call: Call, asked: Acknowledge) -> Acknowledged:
