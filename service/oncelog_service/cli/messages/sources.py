@@ -279,6 +279,8 @@ def _parquet(file: Path, columns: Columns) -> Iterator[Source]:
             except (OSError, ValueError, pa.ArrowException) as error:
                 raise InvalidRequest(f"cannot be read: {error}") from None
 
+        if "message_id" not in names:  # a column `state` is the file's own
+            columns = columns._replace(uncommitted=True)
         feed = Feed(lists())
         make = _archived if are_messages else by_columns
         yield Source(together((make(each, columns) for each in feed), feed), "row", opened.metadata.num_rows, lambda: read[0])
