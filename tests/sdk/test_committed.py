@@ -236,6 +236,23 @@ def test_a_reader_of_an_older_service_waits_until_there_is_something_decided(
         assert len(fake.requests) < 20
 
 
+def test_a_reader_of_an_older_service_that_may_not_be_told_by_whom_it_is_held_up_reads_on(
+    house: RunningService, client: Client, topic: str
+) -> None:
+    pointer = begun(client)
+    publish(client, topic, b"open", pointer=pointer)
+
+    def only_operators(asked: Request) -> Answer | None:
+        return problem(403, "not_allowed") if asked.path.partition("?")[0].endswith("/held") else None
+
+    with older(house, only_operators) as fake, Client(fake.url) as old, Reader(topic, client=old, timeout=0) as reader:
+        assert (read(reader), reader.held) == ([], None)
+        assert any("/held" in each.path for each in fake.requests)
+        client.commit_transaction(pointer)
+        house.settled()
+        assert read(reader) == [b"open"]
+
+
 def test_a_service_that_cannot_say_what_is_committed_is_refused_and_can_be_read_as_it_is(
     house: RunningService, client: Client, topic: str
 ) -> None:
