@@ -1,4 +1,4 @@
-"""The only place that chooses: reads settings, picks the store and the clock, builds the service and serves it."""
+"""The only place that chooses: reads settings, picks the store, the clock and the workers, builds the service and serves it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from oncelog_service.service import Service
 from oncelog_service.storage.files.directory import open_to_others, private
 from oncelog_service.storage.open import has_leveldb, path_of, store_opener
 from oncelog_service.storage.port import Store
+from oncelog_service.workers import ThreadWorkers, Workers
 
 if TYPE_CHECKING:
     from oncelog_service.telemetry.exporting import Telemetry
@@ -39,9 +40,10 @@ def build_service(
     clock: Clock | None = None,
     open_store: Callable[[], Store] | None = None,
     url: str | None = None,
+    workers: Workers | None = None,
 ) -> Service:
-    """Builds a service from its settings; tests hand in a clock or a store of their own. ``url``: where it listens."""
-    return Service(settings, open_store or store_opener(settings.store), clock or SystemClock(), url)
+    """Builds a service from its settings; tests hand in a clock, a store or workers of their own. ``url``: where it listens."""
+    return Service(settings, open_store or store_opener(settings.store), clock or SystemClock(), workers or ThreadWorkers(), url)
 
 
 class Exposed(ValueError):

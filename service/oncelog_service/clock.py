@@ -10,7 +10,7 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """Two clocks: one to stamp messages with, one to measure spans with."""
+    """Three clocks: one to stamp messages with, one to measure spans with, one that counts as whoever sleeps does."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970. Never goes back within one process: an expired message stays expired."""
@@ -18,6 +18,10 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Seconds on a clock that is not set, and goes on while this process, or the machine, is stopped."""
+        ...
+
+    def elapsed(self) -> float:
+        """Seconds on the clock by which an event loop and a worker sleep: for pauses, and for how long a call took."""
         ...
 
     def behind_ms(self) -> int:
@@ -37,6 +41,9 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.clock_gettime(_CLOCK)
+
+    def elapsed(self) -> float:
+        return time.perf_counter()
 
     def behind_ms(self) -> int:
         return max(0, self._last_ms - self._machine_ms())

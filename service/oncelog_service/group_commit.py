@@ -1,4 +1,4 @@
-"""Group commit: one thread that writes, over all topics, everything admitted since its last write in one synced batch.
+"""Group commit: one worker that writes, over all topics, everything admitted since its last write in one synced batch.
 
 A synced write of one row costs about as much as one of 1,000, so under load the requests of many connections share a sync; it
 is LevelDB's own group commit one level up (its ``BuildBatchGroup``).
@@ -22,20 +22,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
-from queue import SimpleQueue
-from time import perf_counter
 from typing import NamedTuple
 
 from oncelog.errors import OncelogError, StorageFailed, StorageUnavailable
 from oncelog_service.bounds.room import Room
+from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import LOST, Lease
 from oncelog_service.counting.counts import Counts
 from oncelog_service.storage.port import Batch, Fence, Store, StoreClosed, StoreError, StoreFenced
+from oncelog_service.workers import Workers
 
 _log = logging.getLogger(__name__)
 
@@ -69,25 +68,39 @@ class _State:
         self.queue: list[_Submission] = []
         self.newest: dict[Writer, _Submission] = {}
         """What each view has handed over last, as long as it is queued and can be joined."""
-        self.calls: SimpleQueue[bool] = SimpleQueue()
-        """True to the thread whenever the queue is not empty any more; False behind the last one."""
         self.lazy: list[_Submission] = []
         self.hurries = False
         """It is about to end: what is lazy goes with what is handed over in the same turn of the event loop."""
         self.last: asyncio.Future[None] | None = None
         self.failure: Exception | None = None
         self.closed = False
-        self.caught_up = 0.0
-        """When the store will have, as it said behind its writes. On the writer's thread."""
         self.writing_since: float | None = None
-        """When the write that is under way began. Set on the writer's thread."""
+        """When the write that is under way began. Set by the worker."""
         self.times: deque[float] = deque(maxlen=_TIMES)
+        # The worker's own.
+        self.caught_up = 0.0
+        """When the store will have, as it said behind its writes."""
+        self.fallen: set[Fence] = set()
+        """Fences under which nothing is written any more."""
+        self.goes_on = True
 
 
 class Writer:
     """Belongs to one event loop and one opening of the store."""
 
-    __slots__ = ("_lease", "_loop", "_on_behind", "_on_failure", "_on_fenced", "_room", "_state", "_store", "_thread", "counts")
+    __slots__ = (
+        "_clock",
+        "_lease",
+        "_loop",
+        "_on_behind",
+        "_on_failure",
+        "_on_fenced",
+        "_room",
+        "_state",
+        "_store",
+        "_worker",
+        "counts",
+    )
 
     def __init__(
         self,
@@ -97,6 +110,9 @@ class Writer:
         room: Room | None = None,
         counts: Counts | None = None,
         on_behind: Callable[[float], None] = lambda seconds: None,
+        *,
+        clock: Clock,
+        workers: Workers,
     ) -> None:
         """``on_failure`` is called once, on the event loop, before any waiting caller hears of the failure.
 
@@ -107,6 +123,7 @@ class Writer:
         ``on_behind``: called on the event loop when a write has left the store behind, with the seconds that it needs.
         """
         self._store = store
+        self._clock = clock
         self._room = room or Room(0)
         self.counts = counts or Counts()
         """What all that write through it count."""
@@ -116,8 +133,7 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._state = _State()
         self._lease: Lease | None = None
-        self._thread = threading.Thread(target=self._run, name="oncelog-writer", daemon=True)
-        self._thread.start()
+        self._worker = workers.begin("oncelog-writer", self._step)
 
     def under(self, lease: Lease) -> Writer:
         """A view of this writer that may write as long as this lease is valid."""
@@ -142,7 +158,7 @@ class Writer:
         return self._lease is not None and self._lease.fence is not None
 
     def queued(self) -> tuple[int, int]:
-        """Returns how many submissions wait for the thread, what joined them too, and of how many bytes they are."""
+        """Returns how many submissions wait for the worker, what joined them too, and of how many bytes they are."""
         with self._state.lock:
             waiting = [*self._state.queue]
         return sum(len(each.done) for each in waiting), sum(each.batch.size for each in waiting)
@@ -151,7 +167,7 @@ class Writer:
     def writing_seconds(self) -> float:
         """For how long the write has been under way that the store is in; 0: it is in none."""
         since = self._state.writing_since
-        return 0.0 if since is None else time.monotonic() - since
+        return 0.0 if since is None else self._clock.elapsed() - since
 
     def take_times(self) -> list[float]:
         """Seconds that each synced write took, of the newest since this was called last."""
@@ -249,20 +265,20 @@ class Writer:
         self._flush_lazy()
 
     async def close(self) -> None:
-        """Write what is queued, then end the thread. Nothing may be submitted any more."""
+        """Write what is queued, then end the worker. Nothing may be submitted any more."""
         self._flush_lazy()
         self._state.closed = True
-        self._state.calls.put(False)
-        await asyncio.to_thread(self._thread.join)
+        self._worker.end()
+        await self._worker.ended()
 
     async def abandon(self) -> None:
-        """Drop what is queued, as the end of the process would, and end the thread once the write that it is in has ended."""
+        """Drop what is queued, as the end of the process would, and end the worker once the write that it is in has ended."""
         self._state.closed = True
         self._state.lazy.clear()
         with self._state.lock:
             self._state.queue, self._state.newest = [], {}
-        self._state.calls.put(False)
-        await asyncio.to_thread(self._thread.join)
+        self._worker.end()
+        await self._worker.ended()
 
     def check(self) -> None:
         """The last question before memory moves. Raises StorageUnavailable if nothing can be written, or not under this lease."""
@@ -312,23 +328,23 @@ class Writer:
             if joinable:
                 state.newest[self] = submission
         if call:
-            state.calls.put(True)
+            self._worker.wake()
 
-    # --- on the writer thread
+    # --- by the worker
 
-    def _run(self) -> None:
-        lost: set[Fence] = set()
-        goes_on = True
-        while self._state.calls.get():
-            if (ahead := self._state.caught_up - time.monotonic() - _BEHIND_SECONDS) > 0:
-                time.sleep(ahead)  # what comes meanwhile is in the same write
-            with self._state.lock:
-                group, self._state.queue, self._state.newest = self._state.queue, [], {}
-            if not goes_on or self._state.failure is not None:  # not the store's: nothing that memory said is believed
-                goes_on = False
-                self._report(_refuse, group)
-            else:
-                goes_on = self._write(group, lost)
+    def _step(self) -> float | None:
+        """Write all that is queued, and report it; or return the seconds after which to begin, where the store is far behind."""
+        state = self._state
+        if (ahead := state.caught_up - self._clock.elapsed() - _BEHIND_SECONDS) > 0:
+            return ahead  # what comes meanwhile is in the same write
+        with state.lock:
+            group, state.queue, state.newest = state.queue, [], {}
+        if not state.goes_on or state.failure is not None:  # not the store's: nothing that memory said is believed
+            state.goes_on = False
+            self._worker.report(_refuse, group)
+        else:
+            state.goes_on = self._write(group, state.fallen)
+        return None
 
     def _write(self, group: list[_Submission], lost: set[Fence]) -> bool:
         """Write the group but for what stands on a fence that is lost, now or before; whether the store goes on.
@@ -338,11 +354,10 @@ class Writer:
         failure: Exception | None = None
         seconds = 0.0
         while standing := _standing(group, lost):
-            began = perf_counter()
-            self._state.writing_since = time.monotonic()
+            began = self._state.writing_since = self._clock.elapsed()
             try:
                 self._store.write([submission.batch for submission in standing])
-                seconds = perf_counter() - began
+                seconds = self._clock.elapsed() - began
                 self._state.times.append(seconds)
             except StoreFenced as error:
                 lost |= error.lost
@@ -353,17 +368,11 @@ class Writer:
                 self._state.writing_since = None
             break
         if failure is None and (behind := self._store.behind()):
-            now = time.monotonic()
+            now = self._clock.elapsed()
             self._state.caught_up = max(self._state.caught_up, now) + behind
-            self._report(self._on_behind, self._state.caught_up - now)  # before anybody awakes and something large begins
-        self._report(self._decided, group, standing, frozenset(lost), failure, seconds)
+            self._worker.report(self._on_behind, self._state.caught_up - now)  # before anybody awakes and something large begins
+        self._worker.report(self._decided, group, standing, frozenset(lost), failure, seconds)
         return failure is None
-
-    def _report(self, call: Callable[..., None], *args: object) -> None:
-        try:
-            self._loop.call_soon_threadsafe(call, *args)
-        except RuntimeError:  # the loop was closed under us: no caller is left
-            return
 
     # --- back on the event loop
 

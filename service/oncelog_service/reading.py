@@ -9,7 +9,7 @@ from typing import ParamSpec, Self, TypeVar
 
 from oncelog.errors import StorageUnavailable, TopicDamaged
 from oncelog_service.storage.port import StoreDamaged, StoreError
-from oncelog_service.threads import Threads
+from oncelog_service.workers import Workers
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,8 +63,8 @@ class Scans:
     ends when no caller waits for it any more, or the store is closed.
     """
 
-    def __init__(self) -> None:
-        self._threads = Threads(_SCANNING, "oncelog-scan")
+    def __init__(self, workers: Workers) -> None:
+        self._threads = workers.pool(_SCANNING, "oncelog-scan")
         self._large_pages = asyncio.Semaphore(_LARGE_PAGES)
         self._columns = asyncio.Semaphore(1)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -38,13 +37,13 @@ from oncelog_service.retention import Retention
 from oncelog_service.settlement import SettlementTask
 from oncelog_service.storage.copying import check_whole
 from oncelog_service.storage.port import Fence, Store, StoreDamaged, StoreError
-from oncelog_service.threads import Threads
 from oncelog_service.topics import Topics
 from oncelog_service.traffic import Traffic
 from oncelog_service.transactions.leased import LeasedTransactions
 from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.transactions.remote import RemoteTransactions
 from oncelog_service.transactions.store_id import find_secret, find_store_id, store_id_of
+from oncelog_service.workers import Workers
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Component)
@@ -147,11 +146,14 @@ def _later(seconds: float, call: Callable[[], None]) -> object:
 class Service:
     """Serves one store. Everything runs on the event loop that :meth:`start` was called on."""
 
-    def __init__(self, settings: Settings, open_store: Callable[[], Store], clock: Clock, url: str | None = None) -> None:
+    def __init__(
+        self, settings: Settings, open_store: Callable[[], Store], clock: Clock, workers: Workers, url: str | None = None
+    ) -> None:
         """``url``: the address at which other processes over the same store, and clients, find this one."""
         self.settings = settings
         self.url = url or settings.advertised_url or settings.url_of(settings.host, settings.port)
         self.clock = clock
+        self._workers = workers
         self.failures = 0
         """How often the store had to be reopened."""
         self._damages = 0
@@ -162,10 +164,10 @@ class Service:
         self._open_store = open_store
         self._opened: _Opened | None = None
         self.cache = RecentMessages(settings.cache_bytes)
-        self.scans = Scans()
-        self.telling = Threads(1, "oncelog-telling")
+        self.scans = Scans(workers)
+        self.telling = workers.pool(1, "oncelog-telling")
         """For what is told of the process and reads no store: told also while all other threads wait for one that hangs."""
-        self._looking = Threads(1, "oncelog-looking")
+        self._looking = workers.pool(1, "oncelog-looking")
         """For one small read of the store now and then, by which is known whether it answers: it finds no other before it."""
         self._looking_since: float | None = None
         """When the one that is under way began. Set on its thread."""
@@ -192,15 +194,14 @@ class Service:
     async def start(self) -> None:
         """Opens the store. Raises StoreError if that does not work; then nothing is left open."""
         settings = self.settings
-        self.scans.make_ready()
-        for threads in (self.telling, self._looking):
-            threads.make_ready(1)
+        self._begin_threads()
         store = await self._store_opened()
 
         def on_fenced(lost: frozenset[Fence]) -> None:
             opened.leases.lost(lost)
 
-        writer = Writer(store, self._on_failure, on_fenced, self.room, self.counts, self.turns.pause)
+        about = self._on_failure, on_fenced, self.room, self.counts, self.turns.pause
+        writer = Writer(store, *about, clock=self.clock, workers=self._workers)
         opened = _Opened(store, writer)
         try:
             leases = opened.leases = await self._join(store)
@@ -320,6 +321,11 @@ class Service:
             self._end_threads()
             self.audit.close()
 
+    def _begin_threads(self) -> None:
+        self.scans.make_ready()
+        for each in (self.telling, self._looking):
+            each.make_ready(1)
+
     def _end_threads(self) -> None:
         self.scans.close()
         for each in (self.telling, self._looking):
@@ -386,7 +392,7 @@ class Service:
     def reading_seconds(self) -> float:
         """Returns for how long the read has been under way by which is known whether the store answers; 0: none is."""
         since = self._looking_since
-        return 0.0 if since is None else time.monotonic() - since
+        return 0.0 if since is None else self.clock.elapsed() - since
 
     @property
     def stalled_seconds(self) -> float:
@@ -410,7 +416,7 @@ class Service:
             await asyncio.get_running_loop().run_in_executor(self._looking, self._look, store)
 
     def _look(self, store: Store) -> None:
-        self._looking_since = time.monotonic()
+        self._looking_since = self.clock.elapsed()
         try:
             with suppress(StoreError):  # that it fails is an answer too, which whoever reads is told
                 store.look()

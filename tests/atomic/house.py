@@ -13,6 +13,7 @@ from oncelog.errors import OncelogError
 from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.requests import CommitRequest, Part, PublishRequest, PublishResponse
 from oncelog.wire.transaction import Transaction
+from oncelog_service.app import build_service
 from oncelog_service.atomic import coordinator, ledger
 from oncelog_service.atomic.coordinator import AtomicCommits
 from oncelog_service.config import Settings
@@ -174,7 +175,7 @@ async def living(
     clock = clock or ManualClock()
     opened = store or MemoryStore(disk)
     chosen = {"retention_seconds": 3_600, **settings}
-    service = Service(Settings(store="memory://", **chosen), lambda: opened, clock)
+    service = build_service(Settings(store="memory://", **chosen), clock, lambda: opened)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(coordinator, "_ROUND_SECONDS", 3_600)
         patch.setattr(ledger, "_TRIM_EVERY", trim_every)

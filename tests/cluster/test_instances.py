@@ -27,10 +27,9 @@ from oncelog.reading import twins
 from oncelog.wire.models import NamespacePolicies, TopicAsked
 from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import Transaction
-from oncelog_service.clock import SystemClock
+from oncelog_service.app import build_service
 from oncelog_service.config import Settings
 from oncelog_service.rest.routes import HAND_OVER
-from oncelog_service.service import Service
 from oncelog_service.storage.memory import MemoryStore
 from oncelog_service.storage.port import Fence, StoreError
 from tests.behaviours.cli.support import run, value
@@ -517,7 +516,7 @@ def test_an_address_that_is_nowhere_is_refused() -> None:
 
 
 async def _started(settings: Settings, url: str) -> None:
-    service = Service(settings, SharedStore, SystemClock(), url)
+    service = build_service(settings, open_store=SharedStore, url=url)
     await service.start()
     await service.stop()
 

@@ -17,10 +17,9 @@ import pytest
 from oncelog import Client, Consumer, Producer
 from oncelog.errors import OncelogError, TopicDamaged
 from oncelog.wire.models import NamespacePolicies
-from oncelog_service.clock import SystemClock
+from oncelog_service.app import build_service
 from oncelog_service.config import Settings
 from oncelog_service.log.verify import verify_log
-from oncelog_service.service import Service
 from oncelog_service.storage.keys import ROW_ID_SIZE
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import RowDamaged, StoreError, Table
@@ -106,7 +105,7 @@ def seen_in(url: str) -> Any:
 
 async def read_back(url: str) -> None:
     """Have a service recover everything, and refold each log. Raises what a client would be told."""
-    service = Service(Settings(store=url), store_opener(url), SystemClock())
+    service = build_service(Settings(store=url))
     await service.start()
     try:
         for name, row in service.topics.rows():

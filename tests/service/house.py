@@ -29,6 +29,7 @@ from oncelog_service.storage.records import TopicRow
 from oncelog_service.storage.rows import chain_of, encode_messages, message_id_of
 from oncelog_service.storage.runs import Laying, StoredRun
 from oncelog_service.transactions.manager import TransactionManager
+from oncelog_service.workers import ThreadWorkers
 from tests.world.clock import ManualClock
 from tests.world.disk import crashed as crashed
 from tests.world.disk import flip as flip
@@ -79,10 +80,10 @@ async def opened(
     """The log recovered from ``disk``, closed at the end; without ``clean`` as if the process had gone. ``keyed``: it checks
     expectations. ``store``: the opening of the disk, if it is a special one."""
     store = store or MemoryStore(disk)
-    writer = writing(store, lambda _: None)
+    clock = clock or ManualClock()
+    writer = writing(store, lambda _: None, clock=clock, workers=ThreadWorkers())
     cache = RecentMessages(2**20).topic()
     row = TopicRow(1, 0, {"ttl": str(10**9)})
-    clock = clock or ManualClock()
     try:
         recovered = recover(store, PREFIX, keyed)
         transactions = await TransactionManager.recover(store, writer, clock)
@@ -100,7 +101,7 @@ async def opened(
             max_bytes_of=lambda _: max_bytes,
             recovered=recovered,
         )
-        log = TopicLog(topic, recovered, Scans())
+        log = TopicLog(topic, recovered, Scans(ThreadWorkers()))
         log.trimming.begin_if_due()
         yield House(log, store, writer, transactions)
         if clean:

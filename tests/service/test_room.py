@@ -15,6 +15,8 @@ from oncelog_service.bounds.room import Room, look, make
 from oncelog_service.group_commit import Writer
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Table
+from oncelog_service.workers import ThreadWorkers
+from tests.world.clock import ManualClock
 from tests.world.disk import Gate
 
 MIB = 2**20
@@ -123,7 +125,7 @@ async def test_a_look_is_behind_what_was_admitted_before_it() -> None:
         return 3 * FLOOR
 
     disk.before_sync, disk.free = gate, free
-    writer = Writer(store, lambda _: None, room=room)
+    writer = Writer(store, lambda _: None, room=room, clock=ManualClock(), workers=ThreadWorkers())
     try:
         await asyncio.wait_for(look(room, store.free_bytes, writer.drained), 60)
         writer.admit(FLOOR // 2)

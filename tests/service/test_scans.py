@@ -17,13 +17,14 @@ from oncelog_service.reading import Scans, read
 from oncelog_service.service import Service
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Rows
+from oncelog_service.workers import ThreadWorkers
 from tests.patience import PATIENCE, until
 from tests.service.house import opened
 from tests.world.service import RunningService, running_service
 
 
 async def test_scans_take_no_thread_from_other_reads() -> None:
-    scans, let_go = Scans(), threading.Event()
+    scans, let_go = Scans(ThreadWorkers()), threading.Event()
     held = [asyncio.ensure_future(scans.read(let_go.wait, PATIENCE)) for _ in range(50)]
     assert await asyncio.wait_for(read(lambda: "read"), PATIENCE) == "read"
     never = asyncio.ensure_future(scans.read(pytest.fail, "nobody waits for it any more"))

@@ -15,6 +15,7 @@ from oncelog_service.log.read import pages, polls
 from oncelog_service.log.read.pages import AS_JSON, AS_ONCELOG, Encoding, Page
 from oncelog_service.reading import Scans
 from oncelog_service.storage.memory import Disk
+from oncelog_service.workers import ThreadWorkers
 from tests.service.house import House, opened, turns
 from tests.world.clock import ManualClock
 from tests.world.polls import decoded
@@ -164,7 +165,7 @@ async def test_whoever_waits_behind_what_has_expired_waits() -> None:
 
 
 async def test_a_large_page_keeps_its_place_until_it_is_left_and_an_empty_one_has_none(house: House) -> None:
-    scans = Scans()
+    scans = Scans(ThreadWorkers())
     with scans.place() as first:
         assert not (await house.log.poll(ConsumeRequest(limit=1_000), AS_ONCELOG, place=first)).messages
         assert not first.taken
@@ -185,7 +186,7 @@ async def test_a_large_page_keeps_its_place_until_it_is_left_and_an_empty_one_ha
 async def test_few_messages_that_are_large_take_a_place_and_are_all_there(house: House) -> None:
     sent = [bytes([number]) * 200_000 for number in range(20)]
     await house.log.publish(PublishRequest(sent))
-    with Scans().place() as place:
+    with Scans(ThreadWorkers()).place() as place:
         page = await house.log.poll(ConsumeRequest(limit=20), AS_ONCELOG, place=place)
         assert place.taken
     assert payloads(page) == sent

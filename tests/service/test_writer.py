@@ -7,20 +7,21 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncelog.errors import StorageFailed, StorageUnavailable
-from oncelog_service import group_commit
 from oncelog_service.cluster.leases import Lease
 from oncelog_service.group_commit import Writer
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Fence, StoreError, Table
+from oncelog_service.workers import ThreadWorkers
 from tests.patience import PATIENCE
 from tests.service.house import turns
+from tests.world.clock import ManualClock
+from tests.world.workers import LoopWorkers
 
 
 def nothing() -> None:
@@ -43,7 +44,7 @@ class Gate:
         self.events: list[object] = []
         """What is told, in order: failures, what is written, what is answered."""
         self.fail = False
-        self.writer = Writer(MemoryStore(self.disk), self.events.append)
+        self.writer = Writer(MemoryStore(self.disk), self.events.append, clock=ManualClock(), workers=ThreadWorkers())
         self._waiting = threading.Event()
         self._open = threading.Semaphore(0)
 
@@ -121,7 +122,7 @@ async def test_requests_that_come_during_a_sync_share_the_next_one_in_their_orde
 
 async def test_a_write_to_a_store_that_was_closed_is_definite() -> None:
     store = MemoryStore()
-    writer = Writer(store, lambda _: None)
+    writer = Writer(store, lambda _: None, clock=ManualClock(), workers=ThreadWorkers())
     store.close()
     with pytest.raises(StorageUnavailable) as refused:
         await writer.submit(batch("a"), nothing)
@@ -331,7 +332,8 @@ class Leased:
         self.alive = True
         self.leases = {name: Lease(Fence(name.encode(), 1), lambda: self.alive) for name in resources}
         self.failures: list[Exception] = []
-        self.writer = Writer(MemoryStore(self.disk), self.failures.append, self._fenced)
+        told = self.failures.append, self._fenced
+        self.writer = Writer(MemoryStore(self.disk), *told, clock=ManualClock(), workers=ThreadWorkers())
 
     def _fenced(self, lost: frozenset[Fence]) -> None:
         for fence in lost:
@@ -453,18 +455,35 @@ class Behind(MemoryStore):
         return self._seconds.pop(0)
 
 
-async def test_a_store_that_falls_behind_is_told_of_and_waited_for_once_it_is_far_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+class Asleep(ManualClock):
+    """Nothing takes time but sleep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slept: list[float] = []
+
+    def elapsed(self) -> float:
+        return sum(self.slept)
+
+    def after(self, seconds: float, call: Callable[[], None]) -> asyncio.Handle:
+        if seconds:
+            self.slept.append(seconds)
+        return asyncio.get_running_loop().call_soon(call)
+
+
+async def test_a_store_that_falls_behind_is_told_of_and_waited_for_once_it_is_far_behind() -> None:
     """What is told of it waits at once; a small write behind a large one does not, up to a point."""
-    slept: list[float] = []
+    clock = Asleep()
     told: list[float] = []
-    monkeypatch.setattr(group_commit, "time", SimpleNamespace(monotonic=lambda: 1_000.0, sleep=slept.append))
-    writer = Writer(Behind(0.0, 0.04, 0.03, 2.0, 0.0, 0.0), lambda _: None, on_behind=told.append)
+    store = Behind(0.0, 0.04, 0.03, 2.0, 0.0, 0.0)
+    writer = Writer(store, lambda _: None, on_behind=told.append, clock=clock, workers=LoopWorkers(clock.after))
     for name in ("even", "a little", "a little more"):
         await writer.submit(batch(name), nothing)
-    assert slept == []
+    assert clock.slept == []
     assert told == pytest.approx([0.04, 0.07])
     await writer.submit(batch("far"), nothing)
+    assert sum(clock.slept) == pytest.approx(0.02)
     await writer.submit(batch("behind it"), nothing)
-    assert slept == pytest.approx([0.02, 2.02])
-    assert told == pytest.approx([0.04, 0.07, 2.07])
+    assert sum(clock.slept) == pytest.approx(2.02)
+    assert told == pytest.approx([0.04, 0.07, 2.05])
     await writer.close()

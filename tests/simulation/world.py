@@ -12,6 +12,7 @@ from oncelog.wire.columns import decode_message_columns, unpack
 from oncelog.wire.isolation import COMMITTED
 from oncelog.wire.models import Acknowledge, OpenSubscription, ReceiveMessages, TransactionState
 from oncelog.wire.transaction import Transaction, TransactionType
+from oncelog_service.app import build_service
 from oncelog_service.config import Settings
 from oncelog_service.log.read.pages import AS_ONCELOG
 from oncelog_service.log.topic_log import TopicLog
@@ -54,7 +55,7 @@ class World:
     async def start(self) -> None:
         """Open what is on disk."""
         disk = self.disk
-        self.service = Service(self._settings, lambda: opened(disk, self._database), self.clock)
+        self.service = build_service(self._settings, self.clock, lambda: opened(disk, self._database))
         await self.service.start()
 
     async def restart(self) -> None:

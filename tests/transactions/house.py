@@ -19,6 +19,7 @@ from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.transactions.recovery import Recovered, recover
 from oncelog_service.transactions.snapshot import encode_snapshot
 from oncelog_service.transactions.state import TransactionsState
+from oncelog_service.workers import ThreadWorkers
 from tests.world.clock import ManualClock
 from tests.world.disk import Gate
 
@@ -39,7 +40,7 @@ async def opened(
 ) -> AsyncIterator[House]:
     """A manager recovered from ``disk``, closed at the end; without ``clean`` as if the process had gone."""
     store = SealedStore(MemoryStore(disk))
-    writer = Writer(store, lambda _: None)
+    writer = Writer(store, lambda _: None, clock=ManualClock(), workers=ThreadWorkers())
     try:
         manager = await TransactionManager.recover(store, writer, clock or ManualClock(), limits, store_id)
         yield House(manager, store, writer)

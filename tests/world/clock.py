@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from oncelog.process.clock import REAL, Clock
@@ -13,7 +14,7 @@ def later(seconds: Callable[[], float]) -> Clock:
 
 
 class ManualClock:
-    """A clock that goes only when told to; backwards too."""
+    """A clock that goes only when told to, backwards too; for whoever sleeps, as the machine's."""
 
     def __init__(self, now_ms: int = 1_790_000_000_000) -> None:
         self.ms = now_ms
@@ -24,6 +25,10 @@ class ManualClock:
 
     def monotonic(self) -> float:
         return self.seconds
+
+    def elapsed(self) -> float:
+        """Whoever sleeps sleeps really."""
+        return time.perf_counter()
 
     def behind_ms(self) -> int:
         return 0

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from oncelog import Client, Producer
+from oncelog_service.app import build_service
 from oncelog_service.cli.output import progress_bar
 from oncelog_service.cli.stores.verify import _in_store
-from oncelog_service.clock import SystemClock
 from oncelog_service.config import Settings
-from oncelog_service.service import Service
 from oncelog_service.storage.keys import prefix_end, topic_key
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Table
@@ -98,7 +97,7 @@ def test_a_verification_broken_off_by_ctrl_c_lets_go_of_the_store(tmp_path: Path
                 producer.send_async(b"%d" % number)
 
     async def broken_off() -> None:
-        service = Service(Settings(store=store), store_opener(store), SystemClock())
+        service = build_service(Settings(store=store))
         await service.start()
         with progress_bar(True, "") as bar:
             verifying = asyncio.ensure_future(_in_store(service, ("default", "t"), bar))

@@ -22,6 +22,7 @@ from oncelog_service.cluster.unserved import this_process
 from oncelog_service.group_commit import Writer
 from oncelog_service.storage.copying import check_whole
 from oncelog_service.storage.port import Store
+from oncelog_service.workers import ThreadWorkers
 
 T = TypeVar("T")
 
@@ -64,7 +65,7 @@ async def _changed(url: str, store: Store, change: Callable[[Access], Awaitable[
     if table is not None:
         leases = Membership(table, this_process(), lambda: None, _TTL_SECONDS, clock, lambda error: None, lambda resource: None)
         await leases.join()
-    writer = Writer(store, lambda error: None, leases.lost)
+    writer = Writer(store, lambda error: None, leases.lost, clock=clock, workers=ThreadWorkers())
     try:
         with opening(url):
             check_whole(store)  # after joining, as a service does

@@ -26,6 +26,7 @@ from oncelog_service.service import Service
 from oncelog_service.storage.files.directory import private
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Store
+from oncelog_service.workers import ThreadWorkers
 
 Name = tuple[str, str]
 """(namespace, topic)."""
@@ -95,7 +96,7 @@ def over_store(
     settings = settings_from({"store": store, **({"transactions_url": None} if is_copy else {})})
     if not store.startswith("memory:"):
         check_store(store, "--store", there=True)
-    service = Service(settings, _unserved(store), SystemClock(), NOT_SERVED)
+    service = Service(settings, _unserved(store), SystemClock(), ThreadWorkers(), NOT_SERVED)
 
     async def run() -> list[Verification]:
         with ending(out, "verify"), opening(store):
