@@ -23,6 +23,12 @@ PRIVATE: Mapping[str, set[str]] = {
 """Modules that use private members of other modules or of libraries (threading), and which. It only gets shorter."""
 
 
+TIMES = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep", "time", "time_ns"}
+"""Of the module ``time``, what a client asks its clock for."""
+OWN_TIME = ("sdk/oncelog/process/", "sdk/oncelog/spark/")
+"""Where none of a client's is: what a process has once, and what Spark's own processes do."""
+
+
 class Function(NamedTuple):
     """What is measured of a function."""
 
@@ -109,6 +115,23 @@ def taken(tree: ast.Module) -> set[str]:
     return used - defined - {"_asdict", "_fields", "_make", "_replace"}  # which are no secret of a named tuple
 
 
+def times(tree: ast.Module) -> set[str]:
+    """What a module asks the machine itself for the time."""
+    asked = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        if (node.value.id == "time" and node.attr in TIMES) or (node.value.id == "datetime" and node.attr in ("now", "utcnow"))
+    }
+    named = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "time"
+        for alias in node.names
+    }
+    return asked | named & TIMES
+
+
 def test_a_circle_is_found_where_there_is_one() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
     assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
@@ -139,3 +162,15 @@ def test_no_module_takes_a_private_member_of_another_one() -> None:
 
 def test_a_private_member_that_is_taken_is_found() -> None:
     assert taken(ast.parse("other._lock.acquire()\nself._own = 1\nx._own")) == {"_lock"}
+
+
+def test_a_client_asks_its_clock_and_no_other() -> None:
+    found = {str(path.relative_to(ROOT)): times(tree) for path, tree in modules().items()}
+    assert {
+        name: found[name] for name in found if name.startswith("sdk/") and not name.startswith(OWN_TIME) and found[name]
+    } == {}
+
+
+def test_who_asks_the_machine_for_the_time_is_found() -> None:
+    assert times(ast.parse("import time\nbegan = time.monotonic()\nself.time.sleep(1)")) == {"monotonic"}
+    assert times(ast.parse("from time import perf_counter, gmtime\nat = datetime.now(UTC)")) == {"perf_counter", "now"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
@@ -122,7 +121,7 @@ class Client(_Begins[TransactionAware, TransactionContext, AtomicBatch, AtomicBr
             except TransactionConflict:
                 if context.state not in ("aborted", "invalid"):
                     raise  # not this transaction's: it has taken effect
-            time.sleep(pause(attempt, random.random()))
+            self._clock.sleep(pause(attempt, random.random()))
         with self.transaction(*participants, long=long, timeout=timeout, buffer_bytes=buffer_bytes) as tx:
             return function(tx)
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from types import SimpleNamespace
-
 import pytest
 
-from oncelog import Consumer, Reader
+from oncelog import Client, Consumer, Reader
+from oncelog.api.api import surrounded
 from oncelog.errors import MessagesExpired, OffsetOutOfRange, StaleMessageId
 from oncelog.wire.models import TopicAsked
 from oncelog_service.clock import SystemClock
 from oncelog_service.log.judgements import Judgement, judged, judged_at
 from oncelog_service.log.keep import expiry
 from tests.rest.talk import Topic, assert_problem
+from tests.world.clock import later
 from tests.world.house import HOUR, SECOND, House
 from tests.world.service import running_service
 
@@ -251,17 +250,15 @@ def test_what_was_rolled_back_or_ended_by_its_own_ttl_is_no_loss(house: House) -
     assert offsets(Reader("t", client=client, start=position)) == [4]
 
 
-def test_messages_fetched_ahead_are_not_delivered_after_they_expired(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    later = 0.0
-    for module in ("stream", "twins"):
-        monkeypatch.setattr(f"oncelog.reading.{module}.time", SimpleNamespace(monotonic=lambda: time.monotonic() + later))
+def test_messages_fetched_ahead_are_not_delivered_after_they_expired(house: House) -> None:
+    passed = 0.0
     publish(house.make(ttl="3600"), 0, 1, 2)
-    client = house.client
+    client = surrounded(Client, clock=later(lambda: passed))(house.client.url)
     with Consumer("t", "s", client=client) as consumer:
         reader, iterated = Reader("t", client=client), iter(Reader("t", client=client))
         assert reader.read(1)[0].offset == consumer.receive(1)[0].offset == next(iterated).offset == 0
         house.clock.advance(HOUR + 1)
-        later = 3_600.001
+        passed = 3_600.001
         for deliver in (lambda: reader.read(timeout=0), lambda: next(iterated)):
             with pytest.raises(MessagesExpired) as told:
                 deliver()

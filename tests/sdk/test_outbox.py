@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from oncelog import Client, Outbox, OutboxRelay, Reader, telemetry
+from oncelog.api.api import surrounded
 from oncelog.errors import (
     CodecError,
     ConnectionFailed,
@@ -29,6 +30,7 @@ from oncelog.errors import (
     OutboxBusy,
     RequestTooLarge,
 )
+from oncelog.process.clock import Clock
 from oncelog.sql.outbox.database import LeaseLost, OutboxDatabase
 from oncelog.sql.outbox.plan import Name
 from oncelog.sql.outbox.publishing import Publishing
@@ -40,22 +42,15 @@ from tests.sdk.memory_topics import MemoryTopics
 T = Name("default", "t")
 
 
-@pytest.fixture
-def topics() -> MemoryTopics:
-    return MemoryTopics("t", "u")
-
-
-class Clock:
-    """What a relay takes for the time: it goes only when told to, or where the relay sleeps."""
+class Time:
+    """A relay's: it goes only when told to, or where the relay sleeps."""
 
     def __init__(self) -> None:
         self.seconds = 100.0
+        self.clock = Clock(lambda: self.seconds, lambda: self.seconds, self.sleep)
         self.sleeps = 0
         self.meanwhile: Callable[[], object] = lambda: None
         """What others do while the relay sleeps."""
-
-    def monotonic(self) -> float:
-        return self.seconds
 
     def sleep(self, seconds: float) -> None:
         self.seconds += seconds
@@ -63,16 +58,15 @@ class Clock:
         assert self.sleeps < 1_000, "it waits for ever"
         self.meanwhile()
 
-    def set(self, patched: pytest.MonkeyPatch) -> Clock:
-        """Have relays ask this one."""
-        for module in ("relay", "holder"):
-            patched.setattr(f"oncelog.sql.outbox.{module}.time", self)
-        return self
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock().set(monkeypatch)
+def topics(time: Time) -> MemoryTopics:
+    return surrounded(MemoryTopics, clock=time.clock)("t", "u")
 
 
 class Shop:
@@ -243,8 +237,9 @@ class Died(BaseException):
 class History:
     """Two relays of an outbox, and what befalls them."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.topics, self.clock = MemoryTopics("t", "u"), clock
+    def __init__(self) -> None:
+        self.time = Time()
+        self.topics = surrounded(MemoryTopics, clock=self.time.clock)("t", "u")
         self.shop = Shop(create_engine("sqlite://", poolclass=StaticPool), self.topics)
         self.relays = [self.relay() for _ in range(2)]
         self.committed: list[Committed] = []
@@ -285,7 +280,7 @@ class History:
         """It stands still before a request, for so long that the other one takes over."""
 
         def others() -> None:
-            self.clock.seconds += 9.0
+            self.time.seconds += 9.0
             for _ in range(2):
                 self.turn(1 - which)
 
@@ -303,7 +298,7 @@ class History:
         elif kind == "missing":
             self.topics.missing = {("default", "u")} if given[0] else set()
         elif kind == "wait":
-            self.clock.seconds += given[0]
+            self.time.seconds += given[0]
         else:
             getattr(self, kind)(*given)
 
@@ -311,7 +306,7 @@ class History:
         """Everything works again, and a relay has all the time that it needs."""
         self.topics.missing = set()
         for _ in range(10 * (len(self.committed) + 2)):
-            self.clock.seconds += 9.0
+            self.time.seconds += 9.0
             self.turn(0)
             if not self.shop.left():
                 break
@@ -321,8 +316,8 @@ class History:
 
 
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: f"{point[2]} {point[1]}")
-def test_a_relay_that_dies_leaves_each_row_to_be_published_once(clock: Clock, point: tuple[Any, str, str]) -> None:
-    history = History(clock)
+def test_a_relay_that_dies_leaves_each_row_to_be_published_once(point: tuple[Any, str, str]) -> None:
+    history = History()
     history.commit("tttuu")
     history.turn(0)
     history.die(0, point)
@@ -333,11 +328,10 @@ def test_a_relay_that_dies_leaves_each_row_to_be_published_once(clock: Clock, po
 @settings(max_examples=40)
 @given(st.lists(STEPS, max_size=25))
 def test_after_any_history_the_topics_have_what_was_committed_once_and_in_order(steps: list[tuple[Any, ...]]) -> None:
-    with pytest.MonkeyPatch.context() as patched:
-        history = History(Clock().set(patched))
-        for kind, *given_ in steps:
-            history.step(kind, *given_)
-        history.finish()
+    history = History()
+    for kind, *given_ in steps:
+        history.step(kind, *given_)
+    history.finish()
 
 
 def test_a_row_that_becomes_visible_behind_a_higher_one_is_published_too(postgresql: Engine, topics: MemoryTopics) -> None:
@@ -475,25 +469,25 @@ def test_a_relay_that_hangs_in_the_middle_of_a_change_does_not_hold_up_the_other
     assert shop.got() == [b"0"]
 
 
-def test_beside_a_relay_that_lives_there_is_no_other_and_a_dead_one_is_followed(shop: Shop, clock: Clock) -> None:
+def test_beside_a_relay_that_lives_there_is_no_other_and_a_dead_one_is_followed(shop: Shop, time: Time) -> None:
     first, second = (shop.relay(takeover=8.0) for _ in range(2))
     database = shop.database()
     first._turn()
-    clock.meanwhile = first._turn
+    time.meanwhile = first._turn
     for refused in (second.run_once, second.renumber):
         with pytest.raises(OutboxBusy) as busy:
             refused()
         assert busy.value.holder == database.lease().holder
     before = database.lease().version
     for _ in range(20):  # it has nothing to do for five times as long as a silent one is waited for
-        clock.seconds += 2.0
+        time.seconds += 2.0
         for _ in range(5):
             first._turn()
             second._turn()
         assert (first.status.state, second.status.state) == ("relaying", "standby")
     assert 10 <= database.lease().version - before <= 20, "it shows itself now and then, not with every look at the table"
     shop.add("t", b"0")
-    clock.meanwhile = lambda: None
+    time.meanwhile = lambda: None
     assert second.run_once() == 1, "the first one does nothing any more"
     shop.add("t", b"1")
     first._turn()
@@ -538,7 +532,7 @@ def test_what_is_published_before_a_failure_is_not_published_again(shop: Shop, t
 
 
 def test_what_may_be_there_is_not_sent_again_while_deduplication_is_switched_off(
-    shop: Shop, topics: MemoryTopics, clock: Clock
+    shop: Shop, topics: MemoryTopics, time: Time
 ) -> None:
     topics.failures = [ConnectionFailed("planted")]
     shop.add("t", b"0")
@@ -550,7 +544,7 @@ def test_what_may_be_there_is_not_sent_again_while_deduplication_is_switched_off
     relay._turn()
     assert "deduplication is off" in str(relay.status.blocked["default/t"])
     topics.deduplication["default", "t"] = True
-    clock.seconds += 1.0
+    time.seconds += 1.0
     relay._turn()
     assert (relay.status.stored, relay.status.duplicates) == (0, 1)
     assert shop.got() == [b"0"]
@@ -634,7 +628,7 @@ def test_a_database_that_does_not_know_what_was_published_is_found_out_where_row
 
 
 def test_a_topic_that_does_not_tell_its_numbers_gets_none_and_holds_up_no_other_until_it_tells_at_last(
-    shop: Shop, other: Shop, topics: MemoryTopics, clock: Clock
+    shop: Shop, other: Shop, topics: MemoryTopics, time: Time
 ) -> None:
     shop.add("u", b"0", b"1", b"2")
     shop.relay().run_once()
@@ -646,7 +640,7 @@ def test_a_topic_that_does_not_tell_its_numbers_gets_none_and_holds_up_no_other_
         relay._turn()
     assert (shop.got(), list(relay.status.blocked)) == ([b"0", b"1", b"2", b"3"], ["default/u"])
     topics.missing.clear()
-    clock.seconds += 60
+    time.seconds += 60
     with pytest.raises(OutboxBehind):
         other.publish(relay)
     assert (shop.got("u"), other.left(), other.database().lease().plan) == ([b"0", b"1", b"2"], 1, ())
@@ -658,7 +652,7 @@ def test_a_topic_that_does_not_tell_its_numbers_gets_none_and_holds_up_no_other_
 
 
 def test_a_topic_whose_rows_have_no_numbers_yet_is_free_when_it_tells_them_or_the_rows_are_gone(
-    shop: Shop, topics: MemoryTopics, clock: Clock
+    shop: Shop, topics: MemoryTopics, time: Time
 ) -> None:
     topics.missing |= {("default", "t"), ("default", "u")}
     shop.add("t", b"0")
@@ -669,6 +663,6 @@ def test_a_topic_whose_rows_have_no_numbers_yet_is_free_when_it_tells_them_or_th
     topics.missing.remove(("default", "t"))
     with shop.engine.begin() as connection:
         connection.execute(delete(shop.outbox.table).where(shop.outbox.table.c.topic == "u"))
-    clock.seconds += 60
+    time.seconds += 60
     shop.publish(relay)
     assert (relay.status.blocked, shop.got()) == ({}, [b"0"])

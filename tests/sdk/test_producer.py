@@ -22,6 +22,7 @@ from uuid import uuid4
 import pytest
 
 from oncelog import Client, Producer, Reader, Receipt
+from oncelog.api.api import surrounded
 from oncelog.errors import (
     ConnectionFailed,
     InitialSequenceIdTaken,
@@ -35,6 +36,7 @@ from oncelog.errors import (
     SequenceReused,
     TopicNotFound,
 )
+from oncelog.process.clock import REAL
 from oncelog.process.procedures import drive
 from oncelog.wire.requests import PublishRequest, ReceiptRun
 from tests.patience import PATIENCE, until
@@ -362,14 +364,13 @@ def test_a_name_ends_once_and_not_before_the_messages_that_are_under_way_or_in_a
 
 
 @of_threads
-def test_a_machine_that_slept_gives_a_transaction_a_name_that_lives(
-    client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_that_slept_gives_a_transaction_a_name_that_lives(house: RunningService, topic: str) -> None:
     """The monotonic clock stands still meanwhile; every transaction was refused until an hour had passed on it."""
+    asleep = 0.0
+    client = surrounded(Client, clock=REAL._replace(time=lambda: REAL.time() + asleep))(house.url)
     with Producer[bytes](topic, client=client) as producer:
         client.end_producer(topic, producer.name, producer.epoch)
-        asleep, awake = 26 * 3_600.0, time.time
-        monkeypatch.setattr("oncelog.producing.shell.time.time", lambda: awake() + asleep)
+        asleep = 26 * 3_600.0
         with client.transaction() as tx:
             tx.send(topic, b"0", producer=producer)
         client.end_producer(topic, producer.name, producer.epoch)

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from oncelog import Client, SqlParticipant, TransactionContext
+from oncelog.api.api import surrounded
 from oncelog.errors import (
     InternalError,
     OncelogError,
@@ -26,6 +27,7 @@ from oncelog.errors import (
     TransactionNotInProgress,
     TransactionsUnavailable,
 )
+from oncelog.process.clock import Clock
 from oncelog.sql import participant as sql_participant
 from oncelog.sql.markers import Decision, Key, Markers
 from tests.postgres import PostgresServer
@@ -329,13 +331,13 @@ def test_a_database_that_is_busy_is_left_for_the_next_time(client: MemoryClient,
 
 
 def test_what_stays_in_doubt_is_asked_for_again_but_not_by_every_transaction(
-    client: MemoryClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    engine: Engine,
 ) -> None:
-    database, clock = SqlParticipant(engine, "shop"), Mock()
+    database, monotonic = SqlParticipant(engine, "shop"), Mock()
+    client = surrounded(MemoryClient, clock=Clock(monotonic, Mock(), Mock()))()
     recover = database.recover = Mock(side_effect=[{1: "in_doubt"}, {}])  # type: ignore[method-assign]
-    monkeypatch.setattr(sql_participant, "time", clock)
     for now, asked in ((1.0, 1), (30.9, 1), (31.1, 2), (99.0, 2)):
-        clock.monotonic.return_value = now
+        monotonic.return_value = now
         database.recover_once(client)
         assert recover.call_count == asked
 

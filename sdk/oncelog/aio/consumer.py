@@ -182,5 +182,5 @@ class AsyncConsumer(ConsumerTwin[T, AsyncApi], AsyncStream[T]):
     def _begin_exit(self) -> None:
         """Nothing: no event loop runs any more."""
 
-    def _end_exit(self, begun: float) -> str | None:
+    def _end_exit(self, passed: float) -> str | None:
         return None if self._pending is None or self._loop.is_elsewhere else self._unacknowledged()

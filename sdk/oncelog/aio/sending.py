@@ -8,7 +8,6 @@ cancelled takes nothing with it, since its message is the core's as soon as it h
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from contextvars import Context
@@ -79,13 +78,13 @@ class AsyncSender(Shell):
             await asyncio.sleep(0)  # once a batch: else a loop that never waits would leave no turn to anybody
             await self._room(message.size)
         while (at := core.put(message, batch := core.open)) is None:
-            core.end_batch(time.monotonic())
+            core.end_batch(self._clock.monotonic())
         # From the number on nothing awaits: who is cancelled now has a message on its way, and before it none.
         future = batch.shared.futures[at] = asyncio.get_running_loop().create_future()
         if is_awaited:
             batch.shared.awaited = {*batch.shared.awaited, at}
         if is_awaited or not core.lingers():
-            now = time.monotonic()
+            now = self._clock.monotonic()
             core.linger(now)
             if is_awaited and core.due is not None:
                 core.due = now  # it waits for no company; what other tasks send before the next request goes with it
@@ -98,7 +97,7 @@ class AsyncSender(Shell):
         try:
             for part in self._parts(batch):
                 await self._room(part.size, len(part))
-                while not self.core.put_batch(part, time.monotonic()):
+                while not self.core.put_batch(part, self._clock.monotonic()):
                     pass
                 self._wake()
         except BaseException as error:
@@ -129,7 +128,7 @@ class AsyncSender(Shell):
         core = self.core
         self._loop.check()
         if not core.has_room(size, count):
-            core.end_batch(time.monotonic())  # what lingers would take room until its time is up
+            core.end_batch(self._clock.monotonic())  # what lingers would take room until its time is up
             self._wake()
             await self._until(lambda: core.has_room(size, count) or core.stopped is not None or core.is_closed)
 
@@ -137,7 +136,7 @@ class AsyncSender(Shell):
 
     def end_batch(self) -> Batch | None:
         """Return the last batch that is on its way; every message so far is in it or in one before it."""
-        last = self.core.end_batch(time.monotonic())
+        last = self.core.end_batch(self._clock.monotonic())
         self._wake()
         return last
 
@@ -182,7 +181,7 @@ class AsyncSender(Shell):
     def _begin_exit(self) -> None:
         """Nothing: no event loop runs any more."""
 
-    def _end_exit(self, begun: float) -> str | None:
+    def _end_exit(self, passed: float) -> str | None:
         return self._lost("the interpreter exits")
 
     def _lost(self, why: str) -> str | None:
@@ -224,8 +223,8 @@ class AsyncSender(Shell):
     async def _run(self) -> None:
         core = self.core
         while True:
-            lingers = core.tick(time.monotonic())
-            action = core.next(time.monotonic())
+            lingers = core.tick(self._clock.monotonic())
+            action = core.next(self._clock.monotonic())
             if action is not None:
                 await self._do(action)
             elif lingers is not None:
@@ -255,9 +254,9 @@ class AsyncSender(Shell):
         """Stop, and give everything that has no result yet the error; say how much that is."""
         core = self.core
         lost = self._lost(f"sending was interrupted by {error!r}")
-        core.end_batch(time.monotonic())
+        core.end_batch(self._clock.monotonic())
         core.interrupted(error)
-        while isinstance(result := core.next(time.monotonic()), Complete):
+        while isinstance(result := core.next(self._clock.monotonic()), Complete):
             self._complete(result)
         if lost is not None:
             exits.say(lost)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Self
 
@@ -56,7 +55,7 @@ class AsyncStream(StreamTwin[T, AsyncApi]):
         if self._closed:
             raise StopAsyncIteration
         at = self._at
-        if at.records and not self._interrupted and time.monotonic() < at.fresh_until:
+        if at.records and not self._interrupted and self._clock.monotonic() < at.fresh_until:
             self._loop.check()
             return Message(at.take(1)[0], None, at.source)
         messages = await self._deliver(1, self._timeout)

@@ -188,6 +188,7 @@ class OfTopic(Generic[C]):
         self._namespace = namespace
         self._owns_client = client is None
         self._client: C = self._clients(url, verify=verify, cert=cert, proxy=proxy) if client is None else client
+        self._clock = clock_of(self._client)
 
     async def _let_go(self) -> None:
         if self._owns_client:

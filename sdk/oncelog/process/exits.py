@@ -32,8 +32,9 @@ class _Ending(Protocol):
     def _begin_exit(self) -> None:
         """Have what waits sent, without waiting for it."""
 
-    def _end_exit(self, begun: float) -> str | None:
-        """Wait for it, within the bound of the object, counted from ``begun``. Return what could not be sent, in words."""
+    def _end_exit(self, passed: float) -> str | None:
+        """Wait for it, within the bound of the object, of which ``passed`` seconds are over. Return what could not be sent, in
+        words."""
 
 
 _live: WeakSet[Any] = WeakSet()
@@ -90,10 +91,10 @@ def at_exit() -> None:
     interruption: BaseException | None = None
     for each in live:
         try:
-            lost = each._end_exit(begun)
+            lost = each._end_exit(time.monotonic() - begun)
         except BaseException as error:  # Ctrl-C ends the waiting, and all the others are named all the same
             interruption, begun = error, -inf
-            lost = each._end_exit(begun)
+            lost = each._end_exit(inf)
         if lost is not None:
             say(lost)
     for end in _last:
@@ -107,7 +108,7 @@ def late(each: _Ending) -> None:
     """Have what waits again sent at once, if the others were asked already: a handler sends it that ``atexit`` calls later."""
     if forks.here() in over:
         each._begin_exit()
-        lost = each._end_exit(time.monotonic())
+        lost = each._end_exit(0.0)
         if lost is not None:
             say(lost)
 

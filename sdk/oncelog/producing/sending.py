@@ -8,7 +8,6 @@ for its own message, since the request of the frame that it interrupts would be 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -68,12 +67,12 @@ class Sender(Shell):
                     raise self._disowned()
                 if at is not None:
                     break
-                core.end_batch(time.monotonic())
+                core.end_batch(self._clock.monotonic())
             if is_awaited:
                 batch.shared.awaited = {*batch.shared.awaited, at}
-                core.end_batch(time.monotonic())
+                core.end_batch(self._clock.monotonic())
             elif not core.lingers():
-                core.linger(time.monotonic())
+                core.linger(self._clock.monotonic())
                 self._wake()
         if exits.over and not is_awaited:
             exits.late(self)  # everything that waits was sent already: nothing else would send this
@@ -90,7 +89,7 @@ class Sender(Shell):
                 with self._lock:
                     while True:
                         self._wait_for_room(part.size, len(part))
-                        is_queued = core.put_batch(part, time.monotonic())
+                        is_queued = core.put_batch(part, self._clock.monotonic())
                         if self.core is not core:
                             raise self._disowned()
                         if is_queued:
@@ -106,7 +105,7 @@ class Sender(Shell):
         if self._sends == threading.get_ident():
             return
         if not self.core.has_room(size, count):
-            self.core.end_batch(time.monotonic())  # what lingers would take room until its time is up
+            self.core.end_batch(self._clock.monotonic())  # what lingers would take room until its time is up
             self._wake()
         self._changed.wait_for(lambda: self.core.has_room(size, count) or self.core.stopped is not None or self.core.is_closed)
 
@@ -137,7 +136,7 @@ class Sender(Shell):
     def end_batch(self) -> Batch | None:
         """Return the last batch that is on its way; every message so far is in it or in one before it."""
         with self._lock:
-            return self.core.end_batch(time.monotonic())
+            return self.core.end_batch(self._clock.monotonic())
 
     def flush(self, timeout: float | None = None) -> None:
         """Return when everything queued so far has its result; raise the first failure that no caller has heard of."""
@@ -150,7 +149,7 @@ class Sender(Shell):
                 if threading.current_thread() is not threading.main_thread() or not self._wakes():
                     self._drain(until=lambda: last.done)
             elif not self._wakes():
-                self.core.last_moment = time.monotonic() + timeout  # nobody else can: the interpreter exits
+                self.core.last_moment = self._clock.monotonic() + timeout  # nobody else can: the interpreter exits
                 self._drain(until=lambda: last.done)
         with self._lock:
             if not self._changed.wait_for(lambda: last is None or last.done, timeout):
@@ -191,12 +190,13 @@ class Sender(Shell):
         if not self.is_elsewhere() and self.end_batch() is not None:
             self._wakes()
 
-    def _end_exit(self, begun: float) -> str | None:
+    def _end_exit(self, passed: float) -> str | None:
         if self.is_elsewhere() or self._abandoned.is_set() or self._sends == threading.get_ident():
             return None
+        end = self._clock.monotonic() + self._exit_timeout - passed
         try:
-            self.flush(max(0.0, begun + self._exit_timeout - time.monotonic()))
-            drive(self.end_name(begun + self._exit_timeout - time.monotonic()))
+            self.flush(max(0.0, self._exit_timeout - passed))
+            drive(self.end_name(end - self._clock.monotonic()))
         except TimeoutError:
             return self._give_up() + ": the interpreter exits; flush() or close() the producer before"
         except OncelogError as error:
@@ -273,7 +273,7 @@ class Sender(Shell):
                         self._thread = None
                         self._changed.notify_all()
                         return
-                    left = self.core.tick(time.monotonic())
+                    left = self.core.tick(self._clock.monotonic())
                     if not self.core.queue:
                         self._changed.wait(left)
             # What escapes from here has stopped the producer; the thread stays, so that what is queued fails at once.
@@ -300,7 +300,7 @@ class Sender(Shell):
     def _do_next(self) -> bool:
         """Do one thing that the core says; False: there is nothing."""
         with self._lock:
-            action = self.core.next(time.monotonic())
+            action = self.core.next(self._clock.monotonic())
         if action is None:
             return False
         try:
@@ -308,7 +308,7 @@ class Sender(Shell):
         except BaseException as error:
             with self._lock:
                 self.core.interrupted(error)
-                result = self.core.next(time.monotonic())
+                result = self.core.next(self._clock.monotonic())
             # Here, while it is known which batch it was: this thread may be on its way out, and others wait for the messages.
             if isinstance(result, Complete):
                 self._complete(result)

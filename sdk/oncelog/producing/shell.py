@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from collections.abc import Awaitable
 from contextlib import AbstractContextManager, suppress
 from typing import Any, NamedTuple
 
-from oncelog.api.api import AnyApi
+from oncelog.api.api import AnyApi, clock_of
 from oncelog.errors import InitialSequenceIdTaken, OncelogError
 from oncelog.process import forks
 from oncelog.process.procedures import got
@@ -70,6 +69,7 @@ class Shell:
     def __init__(self, address: Address, policy: Policy, lock: AbstractContextManager[Any]) -> None:
         """``lock``: is held for single steps of the core."""
         self._address = address
+        self._clock = clock_of(address.client)
         self._policy = policy
         self._lock = lock
 
@@ -79,12 +79,12 @@ class Shell:
         self._note_use()
 
     def _note_use(self) -> None:
-        self._used_at = time.monotonic(), time.time()
+        self._used_at = self._clock.monotonic(), self._clock.time()
 
     def _idle_seconds(self) -> float:
         """Of two clocks: the one stands still while the machine sleeps, the other may be set."""
         monotonic, wall = self._used_at
-        return max(time.monotonic() - monotonic, time.time() - wall)
+        return max(self._clock.monotonic() - monotonic, self._clock.time() - wall)
 
     def is_elsewhere(self) -> bool:
         """Tell whether it was opened before a fork, and not since."""
@@ -131,11 +131,11 @@ class Shell:
                 runs = await self._publish(action.request)
             except OncelogError as error:
                 with self._lock:
-                    wait = self.core.failed(error, time.monotonic(), random.random())
+                    wait = self.core.failed(error, self._clock.monotonic(), random.random())
                 self._say(error, wait)
             else:
                 with self._lock:
-                    self.core.answered(runs, time.monotonic())
+                    self.core.answered(runs, self._clock.monotonic())
                 self._note_use()
         elif isinstance(action, Wait):
             await got(self._nap(action.seconds))
@@ -208,7 +208,7 @@ class Shell:
     def _give_up(self) -> str:
         """Complete everything without a receipt; return how much that is, in words."""
         with self._lock:
-            ids, results = self.core.give_up(time.monotonic())
+            ids, results = self.core.give_up(self._clock.monotonic())
             self._abandon()
             self._notify()
         for each in results:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
@@ -211,11 +210,11 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
             self._hurries = True
             self._changed.notify_all()
 
-    def _end_exit(self, begun: float) -> str | None:
+    def _end_exit(self, passed: float) -> str | None:
         if self._pending is None or forks.here() != self._home:
             return None
         try:
-            self._send_pending(max(0.0, begun + EXIT_SECONDS - time.monotonic()))
+            self._send_pending(max(0.0, EXIT_SECONDS - passed))
         except (OncelogError, TimeoutError) as error:
             return f"consumer of {self._namespace}/{self._topic} at the exit: {error}"
         return None
@@ -227,11 +226,11 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
     def _send_pending(self, timeout: float | None = None) -> None:
         """Acknowledge what waits. It waits on if that fails, unless it never could succeed. Raises TimeoutError: ``timeout``
         seconds were not enough."""
-        end = None if timeout is None else time.monotonic() + timeout
+        end = None if timeout is None else self._clock.monotonic() + timeout
         if not self._sending.acquire(timeout=-1 if timeout is None else timeout):
             raise TimeoutError(self._unacknowledged())
         try:
-            left = None if end is None else end - time.monotonic()
+            left = None if end is None else end - self._clock.monotonic()
             if self._pending is not None and left is not None and left <= 0:
                 raise TimeoutError(self._unacknowledged())
             drive(self._acknowledge_pending(left))

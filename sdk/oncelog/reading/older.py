@@ -6,11 +6,10 @@ sees what is committed. So a page that was asked for behind such an answer is cu
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from dataclasses import replace
 
-from oncelog.api.api import AnyApi
+from oncelog.api.api import AnyApi, clock_of
 from oncelog.errors import NotFound, NotSupported, OncelogError, TopicNotFound
 from oncelog.process.procedures import got
 from oncelog.wire.isolation import COMMITTED, Held
@@ -35,7 +34,8 @@ class OlderService:
 
     async def poll(self, asked: ConsumeRequest) -> Polled:
         """What a newer service answers to this. Raises NotSupported: the service is older still, and says no stable offsets."""
-        end = time.monotonic() + (asked.wait or 0) / 1000
+        clock = clock_of(self._client)
+        end = clock.monotonic() + (asked.wait or 0) / 1000
         request = replace(asked, isolation=None, transaction=_SEES_SETTLED, wait=None)
         while True:
             if self._stable[1] < 0:
@@ -50,7 +50,7 @@ class OlderService:
                 return polled._replace(isolation=COMMITTED)
             if below:
                 return polled._replace(messages=below, position=below[-1]["id"], isolation=COMMITTED)
-            left = max(0.0, end - time.monotonic())
+            left = max(0.0, end - clock.monotonic())
             wait = min(left, _HELD_SECONDS) if polled.messages else left
             if await self._ask_stable(None if stable < 0 else stable, wait) == (polled.generation, stable):
                 held = await self._held() if polled.messages else None
@@ -65,7 +65,7 @@ class OlderService:
     async def _held(self) -> Held | None:
         with suppress(OncelogError):  # only who operates may ask
             for each in await got(self._client.held_on(self._topic, self._namespace, 1)):
-                return Held(each.first_offset, each.write_pointer, each.since_ms, int(time.time() * 1000))
+                return Held(each.first_offset, each.write_pointer, each.since_ms, int(clock_of(self._client).time() * 1000))
         return None
 
 

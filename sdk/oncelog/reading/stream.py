@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Self
@@ -47,7 +46,7 @@ class Stream(StreamTwin[T, Api]):
     def __iter__(self) -> Iterator[Message[T]]:
         at, records = self._at, self._at.records
         self._check()
-        monotonic = time.monotonic
+        monotonic = self._clock.monotonic
         while not self._closed:
             if not records or self._interrupted or monotonic() >= at.fresh_until:
                 try:

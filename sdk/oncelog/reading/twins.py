@@ -6,7 +6,6 @@ What awaits is a procedure (:mod:`oncelog.process.procedures`): its hands are th
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -103,7 +102,7 @@ class StreamTwin(OfTopic[C], Generic[T, C]):
 
     def _note_held(self, held: Held | None, asked: float) -> None:
         self._held = held
-        if not self._held_up.is_told(held, asked, time.monotonic()):
+        if not self._held_up.is_told(held, asked, self._clock.monotonic()):
             return
         assert held is not None
         self._log.warning(
@@ -152,7 +151,7 @@ class StreamTwin(OfTopic[C], Generic[T, C]):
     async def _has_message(self) -> bool:
         self._check()
         at = self._at
-        at.drop_expired(time.monotonic())
+        at.drop_expired(self._clock.monotonic())
         while not at.records or self._interrupted:
             try:
                 found = await self._fetch(0)
@@ -168,16 +167,16 @@ class StreamTwin(OfTopic[C], Generic[T, C]):
             raise ValueError(f"limit is at least 1, not {limit}")
         self._check()
         at = self._at
-        now = time.monotonic()
+        now = self._clock.monotonic()
         end = None if timeout is None else now + timeout
         at.drop_expired(now)
         while not at.records or self._interrupted:
-            left = WAIT_SECONDS if end is None else min(WAIT_SECONDS, max(0.0, end - time.monotonic()))
+            left = WAIT_SECONDS if end is None else min(WAIT_SECONDS, max(0.0, end - self._clock.monotonic()))
             try:
                 found = await self._fetch(int(left * 1000))
             except Stopped:
                 return False
-            if not at.records and (found is Found.UNDECIDED or (end is not None and time.monotonic() >= end)):
+            if not at.records and (found is Found.UNDECIDED or (end is not None and self._clock.monotonic() >= end)):
                 return False
         return True
 
@@ -301,7 +300,7 @@ class ReaderTwin(StreamTwin[T, C]):
 
     async def _fetch(self, wait_ms: int) -> Found:
         while True:
-            asked, began = self._at.asks(wait_ms, self._transaction_bytes()), time.monotonic()
+            asked, began = self._at.asks(wait_ms, self._transaction_bytes()), self._clock.monotonic()
             try:
                 polled = await self._poll(asked)
             except MessagesExpired as error:
@@ -313,7 +312,7 @@ class ReaderTwin(StreamTwin[T, C]):
                 if self._has_moved(asked):
                     return Found.MORE
                 self._note_held(polled.held, began)
-                return self._at.answered(asked, polled, time.monotonic())
+                return self._at.answered(asked, polled, self._clock.monotonic())
 
     def _has_moved(self, asked: ConsumeRequest) -> bool:
         """Whether another task has moved it since this was asked: what came lies elsewhere, or is held already."""
@@ -439,7 +438,7 @@ class ConsumerTwin(StreamTwin[T, C]):
             raise
         if self._at.records:
             return Found.MORE
-        opened, began = self._opened, time.monotonic()
+        opened, began = self._opened, self._clock.monotonic()
         asked = self._at.asks(opened.epoch, opened.generation, self._page_size, wait_ms)
         try:
             polled = await self._received(partial(self._client.receive, self._topic, self._subscription, asked, self._namespace))
@@ -453,7 +452,7 @@ class ConsumerTwin(StreamTwin[T, C]):
         if self._opened is not opened or self._at.asks(opened.epoch, opened.generation, self._page_size, wait_ms) != asked:
             return Found.MORE  # another task has moved it meanwhile: what came lies elsewhere, or is held already
         self._note_held(polled.held, began)
-        return self._at.answered(polled, time.monotonic())
+        return self._at.answered(polled, self._clock.monotonic())
 
     async def _sought(self) -> None:
         """Return when no other task is at a seek: it has perhaps fenced this consumer, and not heard of it yet."""

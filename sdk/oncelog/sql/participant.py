@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import math
 import random
-import time
 from contextlib import suppress
 from typing import Literal, cast
 
@@ -24,7 +23,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
-from oncelog.api.api import Api
+from oncelog.api.api import Api, clock_of
 from oncelog.api.retry import Tries
 from oncelog.errors import (
     NotAllowed,
@@ -118,7 +117,7 @@ class SqlParticipant:
         """The store whose old markers have been looked for."""
         self._committed = False
         self._recover_at = 0.0
-        """When, by the monotonic clock, it is looked again for what earlier processes have left."""
+        """When, by the clock of its client, it is looked again for what earlier processes have left."""
         self._interruption: BaseException | None = None
         self._home = forks.here()
 
@@ -280,7 +279,9 @@ class SqlParticipant:
     def _resolved(self, error: BaseException) -> Decision:
         """Finds out what became of a commit that failed. Raises TransactionInDoubt where the database does not say."""
         self._give_up_connection()
-        tries = Tries(time.monotonic() + RESOLVE_SECONDS)
+        assert self._client is not None
+        clock = clock_of(self._client)
+        tries = Tries(clock.monotonic() + RESOLVE_SECONDS)
         while True:
             why: object = "there is no marker"
             try:
@@ -289,7 +290,7 @@ class SqlParticipant:
                     return decision
             except SQLAlchemyError as unanswered:
                 why = unanswered
-            wait = tries.wait(time.monotonic(), random.random())
+            wait = tries.wait(clock.monotonic(), random.random())
             if wait is None:
                 pointer = self._key.write_pointer
                 raise TransactionInDoubt(
@@ -297,15 +298,16 @@ class SqlParticipant:
                     f"{why}; recover() finds out when it is back",
                     write_pointer=pointer,
                 ) from error
-            time.sleep(wait)
+            clock.sleep(wait)
 
     # --- recovery
 
     def recover_once(self, client: Api) -> None:
         """Recovers before this participant's first transaction, and after each that was left in doubt."""
-        if time.monotonic() >= self._recover_at:
+        now = clock_of(client).monotonic
+        if now() >= self._recover_at:
             in_doubt = "in_doubt" in self.recover(client).values()
-            self._recover_at = time.monotonic() + AGAIN_SECONDS if in_doubt else math.inf
+            self._recover_at = now() + AGAIN_SECONDS if in_doubt else math.inf
 
     def recover(self, client: Api) -> dict[int, Recovery]:
         """Ends the transactions under this resource's name that a process left undecided, as the database has decided.

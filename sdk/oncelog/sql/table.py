@@ -6,7 +6,6 @@ extra ``sql``).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +15,8 @@ from sqlalchemy import Connection, Engine, Inspector, MetaData, Table, inspect, 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.schema import CreateTable
+
+from oncelog.process.clock import REAL
 
 Working = Session | scoped_session[Session] | Connection
 """What the caller works with: its current transaction is what everything here is done in."""
@@ -34,7 +35,7 @@ def check_name(what: str, name: str) -> None:
 
 def now_ms() -> int:
     """The time by the wall clock, in ms."""
-    return time.time_ns() // 1_000_000
+    return int(REAL.time() * 1000)
 
 
 def in_autocommit(connection: Connection) -> bool:

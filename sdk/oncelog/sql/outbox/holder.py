@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from uuid import uuid4
@@ -13,6 +12,7 @@ from uuid import uuid4
 from sqlalchemy.exc import SQLAlchemyError
 
 from oncelog.errors import OutboxBusy
+from oncelog.process.clock import Clock
 from oncelog.sql.outbox.database import Lease, LeaseLost, OutboxDatabase
 from oncelog.sql.outbox.plan import Watch
 
@@ -22,13 +22,14 @@ logger = logging.getLogger("oncelog.outbox")
 class LeaseHolder:
     """Holds the lease of an outbox for one relay, while it has it. For one thread."""
 
-    def __init__(self, database: OutboxDatabase, outbox: str, takeover_seconds: float) -> None:
+    def __init__(self, database: OutboxDatabase, outbox: str, takeover_seconds: float, clock: Clock) -> None:
         self.lease: Lease | None = None
         """As this relay left it; None: it does not hold it, or what became of it is to be read from the database."""
         self._database = database
         self._outbox = outbox
         self._name = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex}"[-200:]
         self._takeover_seconds = takeover_seconds
+        self._clock = clock
         self._watch = Watch(takeover_seconds)
         self._beaten = 0.0
 
@@ -36,7 +37,7 @@ class LeaseHolder:
         """The lease as it was seen, if this relay may take it: no other one holds it, or one that is silent."""
         seen = self._database.lease()
         if seen.holder not in (None, self._name):
-            if not self._watch.is_silent(seen.holder, seen.version, time.monotonic()):
+            if not self._watch.is_silent(seen.holder, seen.version, self._clock.monotonic()):
                 return None
             logger.warning("outbox %s: %s is silent; this relay takes over", self._outbox, seen.holder)
         return seen
@@ -45,7 +46,7 @@ class LeaseHolder:
         """Waits for as long as a dead relay may seem alive. Raises OutboxBusy: the one that holds it lives."""
         before = self._database.lease()
         while (free := self.free()) is None:
-            time.sleep(min(0.1, self._takeover_seconds / 10))
+            self._clock.sleep(min(0.1, self._takeover_seconds / 10))
             seen = self._database.lease()
             if seen.holder is not None and seen.version != before.version:
                 raise self.busy(seen.holder)
@@ -64,11 +65,11 @@ class LeaseHolder:
 
     def moved(self, lease: Lease) -> None:
         """Notes a change that this relay has made under its lease: the others have seen by it that it lives."""
-        self.lease, self._beaten = lease, time.monotonic()
+        self.lease, self._beaten = lease, self._clock.monotonic()
 
     def beat(self) -> None:
         """Shows that this relay lives, unless that was just now. Raises LeaseLost."""
-        if self.lease is not None and time.monotonic() - self._beaten > self._takeover_seconds / 4:
+        if self.lease is not None and self._clock.monotonic() - self._beaten > self._takeover_seconds / 4:
             self.moved(self._database.change(self.lease))
 
     def let_go(self) -> None:

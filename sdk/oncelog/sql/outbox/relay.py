@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from types import MappingProxyType
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from oncelog.api.api import Api
+from oncelog.api.api import Api, clock_of
 from oncelog.api.retry import pause
 from oncelog.errors import OncelogError, OutboxBehind, OutboxBlocked, ProducerFenced
 from oncelog.http.trust import Certificate, Verify
@@ -113,6 +112,7 @@ class OutboxRelay:
         self._engine = create_engine(database, pool_pre_ping=True) if isinstance(database, str) else database
         self._owns_client = client is None
         self._client = Api(url, retry=_CLIENT_RETRY_SECONDS, verify=verify, cert=cert, proxy=proxy) if client is None else client
+        self._clock = clock_of(self._client)
         self._database = OutboxDatabase(outbox, self._engine, takeover_seconds)
         self._rows = rows
         self._poll_seconds = poll_seconds
@@ -125,7 +125,7 @@ class OutboxRelay:
         self._goes_on.acquire()
         self._running = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._holder = LeaseHolder(self._database, outbox.name, takeover_seconds)
+        self._holder = LeaseHolder(self._database, outbox.name, takeover_seconds, self._clock)
         self._failures = 0
         self._is_apart = False
         """Whether this engine was found to have connections for several threads."""
@@ -361,9 +361,9 @@ class OutboxRelay:
         Raises LeaseLost, OutboxBehind, ProducerFenced, SQLAlchemyError; the OncelogError of a service that does not answer.
         """
         self._holder.beat()
-        for name in self._backlog.unnumbered(time.monotonic()):
+        for name in self._backlog.unnumbered(self._clock.monotonic()):
             self._look(name)
-        due = self._backlog.due(time.monotonic())
+        due = self._backlog.due(self._clock.monotonic())
         done: list[Planned] = []
         try:
             if due:
@@ -393,7 +393,7 @@ class OutboxRelay:
                 continue
             if concerns_all(published.error):
                 raise published.error
-            if self._backlog.block(name, published.error, left, time.monotonic(), progress=bool(published.rows)):
+            if self._backlog.block(name, published.error, left, self._clock.monotonic(), progress=bool(published.rows)):
                 self._log_refusal(name, left[0].row, published.error)
 
     def _step(self, done: Sequence[Planned]) -> bool:
@@ -418,7 +418,7 @@ class OutboxRelay:
         error = None if row is None else self._check_not_behind(name)
         if error is None:
             self._backlog.blocked.pop(name, None)
-        elif self._backlog.block(name, error, [], time.monotonic(), row=row):
+        elif self._backlog.block(name, error, [], self._clock.monotonic(), row=row):
             self._log_refusal(name, row, error)
 
     def _log_refusal(self, name: Name, row: int | None, error: OncelogError) -> None:
