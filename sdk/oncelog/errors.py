@@ -253,7 +253,8 @@ class TopicExists(OncelogError, status=409):
 
 class SequenceGap(OncelogError, status=409):
     __doc__ = (
-        "A sequence id was left out where gaps are refused: by a producer that was opened so, or by atomic commits that say so."
+        "A sequence id was left out where gaps are refused: by a producer that was opened so, by atomic commits that say so, or "
+        "by `oncelog publish`."
     )
 
     producer: str

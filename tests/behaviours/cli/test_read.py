@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from oncelog import Client, Producer
-from tests.behaviours.cli.support import ONCELOG, interrupted, process, run
+from tests.behaviours.cli.support import ONCELOG, interrupted, payloads, process, run, value
 from tests.patience import PATIENCE
 from tests.world.service import RunningService
 
@@ -294,3 +294,50 @@ def test_what_was_rolled_back_is_in_no_export_and_is_published_only_at_a_word(
         client.delete_topic("copied")
         client.create_topic("copied")
     assert copied("--uncommitted") == [*lines, b"never happened", b"last"]
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "parquet"])
+def test_a_copy_that_would_have_a_hole_or_whose_source_was_made_anew_is_refused_and_not_taken_for_whole(
+    topic: str, tmp_path: Path, form: str
+) -> None:
+    file = tmp_path / "f"
+    copied = ("publish", "copied", "--sequence-id", "column=offset", "--resume", "--json", "-i", form, "--file", str(file))
+
+    def refused(*arguments: str, producer: str = "copy") -> tuple[int, dict[str, Any]]:
+        done = run(*copied, "--producer", producer, *arguments, url=topic)
+        assert done.stdout == ""
+        return done.exit_code, json.loads(done.stderr)
+
+    def taken(*window: str) -> None:
+        assert run("read", "t", "-o", form, "--to", str(file), *window, url=topic).exit_code == 0
+
+    def stored(*arguments: str, producer: str = "copy") -> int:
+        found: int = value(run(*copied, "--producer", producer, *arguments, url=topic))["stored"]
+        return found
+
+    with Client(topic) as client:
+        client.create_topic("copied")
+        taken("-n", "4")
+        assert stored() == 4
+        for cut in (False, True):
+            if cut:
+                client.trim_topic("t", 5)
+            taken(*(() if cut else ("--from", "5")))
+            for how in ((), ("--dry-run",), ("--gaps", "refuse")):
+                code, problem = refused(*how)
+                assert (code, problem["code"], problem["expected"], problem["received"]) == (6, "sequence_gap", 4, 5)
+                assert (problem["failed_message"], problem["definite"], problem.get("stored", 0)) == (0, True, 0)
+        assert stored("--gaps", "allow") == 5
+        client.delete_topic("t")
+        client.create_topic("t")
+        with Producer[bytes]("t", client=client) as producer:
+            producer.send_batch([b"anew"] * 3)
+        taken()
+        named = ("--payload-column", "value" if form == "parquet" else "payload")
+        for arguments in ((), named)[: 1 if form == "json" else 2]:  # JSON says itself what the payload is
+            code, problem = refused(*arguments)
+            assert (code, problem["stored"], problem["skipped"], problem["failed_message"]) == (1, 0, 0, 0)
+            assert "is of generation 2 of its topic, not 1" in problem["detail"]
+        assert stored("--source-generation", "2", producer="copy-2") == 3
+    lines = [b"%d" % number for number in range(9)]
+    assert payloads(topic, "copied") == [*lines[:4], *lines[5:], b"\xff\xfe", *[b"anew"] * 3]

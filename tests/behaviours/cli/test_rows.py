@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import pairwise
@@ -19,10 +19,10 @@ import typer
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from oncelog.errors import InvalidRequest
+from oncelog.errors import InvalidRequest, SequenceGap
 from oncelog_service.cli.messages import sources
 from oncelog_service.cli.messages.interrupts import Interrupts
-from oncelog_service.cli.messages.numbering import Numbering, Numbers, parse_numbering
+from oncelog_service.cli.messages.numbering import Gaps, Numbering, Numbers, parse_numbering
 from oncelog_service.cli.messages.rows import Columns, Row, as_json, as_message, as_number, by_columns
 from oncelog_service.cli.messages.sources import Feed, Kind, csv_rows, lines_of, number_in, opened, together
 
@@ -232,6 +232,77 @@ def test_numbers_of_rows_rise_or_end_the_input(numbers: list[int]) -> None:
     else:
         assert rises
         assert found == numbers
+
+
+@pytest.mark.parametrize(
+    ("column", "gaps", "persisted", "numbers", "gap"),
+    [
+        ("offset", None, None, [7, 9], None),
+        ("offset", None, 5, [6, 9], None),
+        ("offset", None, 5, [5, 9], None),
+        ("offset", None, 5, [0, 2, 5, 9], None),  # what was rolled back has an offset, too
+        ("offset", None, 5, [0, 3], None),  # the first of several files, once more
+        ("offset", None, 5, [7], (6, 7)),
+        ("offset", None, 5, [0, 3, 9], (6, 9)),  # what is persisted is another one's
+        ("offset", None, 0, [0, 2], None),
+        ("offset", None, 0, [2], (1, 2)),
+        ("offset", Gaps.ALLOW, 5, [7], None),
+        ("id", None, 5, [7, 9], None),
+        ("id", Gaps.REFUSE, None, [7, 8], None),
+        ("id", Gaps.REFUSE, None, [7, 9], (8, 9)),
+        ("id", Gaps.REFUSE, None, [0, 2], (1, 2)),
+        ("id", Gaps.REFUSE, 5, [7], (6, 7)),
+        ("id", Gaps.REFUSE, 5, [4, 5, 6], None),
+        ("id", Gaps.REFUSE, 5, [2, 4], (3, 4)),
+    ],
+)
+def test_no_hole_comes_behind_what_is_persisted_where_offsets_are_the_numbers_and_none_at_all_where_gaps_are_refused(
+    column: str, gaps: Gaps | None, persisted: int | None, numbers: list[int], gap: tuple[int, int] | None
+) -> None:
+    given_ = Numbers(Numbering(column=column, gaps=gaps), persisted)
+    for at, number in enumerate(numbers[:-1]):
+        assert given_.of(at, Row(b"", number)) == number
+    last = Row(b"", numbers[-1])
+    if gap is None:
+        assert given_.of(len(numbers), last) == numbers[-1]
+        return
+    with pytest.raises(SequenceGap, match="say --gaps allow") as refused:
+        given_.of(len(numbers), last)
+    assert (refused.value.expected, refused.value.received) == gap
+
+
+@pytest.mark.parametrize("rows", [as_message, by_columns])
+@pytest.mark.parametrize(
+    ("number", "wanted", "found", "says"),
+    [
+        ("offset", None, {}, None),  # of an archive, or of a service that did not say
+        ("offset", None, {"generation": None}, None),
+        ("offset", None, {"generation": ""}, None),
+        ("offset", None, {"generation": 1}, None),
+        ("offset", None, {"generation": "1"}, None),
+        ("offset", None, {"generation": 2}, "is of generation 2 of its topic, not 1.*another.*--source-generation 2"),
+        ("offset", None, {"generation": "2"}, "of generation 2"),
+        ("offset", 2, {"generation": "2"}, None),
+        ("offset", 2, {"generation": 1}, "of generation 1 of its topic, not 2"),
+        ("offset", 2, {}, "does not say"),
+        ("n", None, {"generation": 2}, None),
+        ("n", 2, {"generation": 3}, "of generation 3 of its topic, not 2"),
+        (None, 2, {"generation": 3}, "of generation 3"),
+    ],
+)
+def test_a_message_numbered_by_its_offset_is_of_the_generation_that_is_copied(
+    rows: Callable[[dict[str, Any], Columns], Row],
+    number: str | None,
+    wanted: int | None,
+    found: dict[str, Any],
+    says: str | None,
+) -> None:
+    members, columns = {"payload": "x", "offset": 7, "n": 7, **found}, Columns("payload", number=number, generation=wanted)
+    if says is None:
+        assert rows(members, columns).payload == b"x"
+        return
+    with pytest.raises(InvalidRequest, match=says):
+        rows(members, columns)
 
 
 def test_the_number_of_a_file_is_the_last_in_its_name(tmp_path: Path) -> None:

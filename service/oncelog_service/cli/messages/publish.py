@@ -20,7 +20,7 @@ from oncelog.errors import InvalidRequest, OncelogError, ProducerNotFound, Seque
 from oncelog_service.cli.frame import completing
 from oncelog_service.cli.messages.bars import Tell, telling
 from oncelog_service.cli.messages.interrupts import Interrupts
-from oncelog_service.cli.messages.numbering import Numbering, Numbers, parse_numbering
+from oncelog_service.cli.messages.numbering import Gaps, Numbering, Numbers, parse_numbering
 from oncelog_service.cli.messages.rows import Columns, Row
 from oncelog_service.cli.messages.sources import Kind, Source, opened
 from oncelog_service.cli.session import Session, Topic, command, said_once
@@ -39,7 +39,26 @@ def register(app: typer.Typer) -> None:
     command(app, "publish", patience=RETRY_SECONDS)(publish)
 
 
+SequenceId = Annotated[
+    str | None,
+    typer.Option(
+        "--sequence-id",
+        metavar="N|line|name|column=NAME",
+        help="Of the first message, and the others follow on; or where each has its own.",
+        show_default=False,
+    ),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on behind what is persisted; --sequence-id line unless it is said.")]
+SequenceGaps = Annotated[
+    Gaps | None,
+    typer.Option("--gaps", help="Whether sequence ids may be left out; else not where column=offset begins.", show_default=False),
+]
+SourceGeneration = Annotated[
+    int | None,
+    typer.Option(
+        "--source-generation", min=1, help="Generation of the topic that messages were read from; else 1.", show_default=False
+    ),
+]
 Uncommitted = Annotated[
     bool, typer.Option("--uncommitted", help="Messages whose `state` says that they are undecided or rolled back, too.")
 ]
@@ -61,16 +80,10 @@ def publish(
         str | None,
         typer.Option("--producer", help="Name to publish under.", autocompletion=completing.producers, show_default=False),
     ] = None,
-    sequence_id: Annotated[
-        str | None,
-        typer.Option(
-            "--sequence-id",
-            metavar="N|line|name|column=NAME",
-            help="Of the first message, and the others follow on; or where each has its own.",
-            show_default=False,
-        ),
-    ] = None,
+    sequence_id: SequenceId = None,
     resume: Resume = False,
+    gaps: SequenceGaps = None,
+    source_generation: SourceGeneration = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every message.", show_default=False)] = None,
     properties: Annotated[
         list[str] | None, typer.Option("--property", "-P", metavar="NAME=VALUE", help="Property of every message; repeatable.")
@@ -94,11 +107,11 @@ def publish(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read all of it and say what it is; publish nothing.")] = False,
 ) -> None:
     """Publish messages: arguments, lines, JSON, CSV, Parquet, files. Ends when every one of them is on disk, once."""
-    numbering = parse_numbering(sequence_id, resume, kind is Kind.FILE)
+    numbering = parse_numbering(sequence_id, resume, kind is Kind.FILE, gaps)
     if numbering.is_given and producer is None:
         raise typer.BadParameter("a sequence id means something only under a name; give --producer NAME")
     extras = Extras(None if key is None else os.fsencode(key), parse_properties(properties or []), ttl)
-    columns = Columns(payload_column, key_column, numbering.column, tuple(property_columns or ()), uncommitted)
+    columns = Columns(payload_column, key_column, numbering.column, tuple(property_columns or ()), uncommitted, source_generation)
     with (
         said_once("oncelog.producer"),
         Interrupts() as interrupts,
@@ -169,9 +182,6 @@ class Run:
     _outcomes: deque[Future[Receipt]] = field(default_factory=deque)
     _began: float = field(default_factory=time.monotonic)
 
-    def __post_init__(self) -> None:
-        self._numbers = Numbers(self.numbering)
-
     def open(self, name: str | None) -> None:
         """Open the producer. It stops at the first row that is refused: one that others went past could never be sent again.
 
@@ -185,7 +195,7 @@ class Run:
             name=name,
             namespace=namespace,
             client=client,
-            gaps="refuse" if self.resume and self.numbering.first is not None else "allow",
+            gaps="refuse" if self.numbering.is_dense(self.resume) else "allow",
             stop_on_refusal=True,
             max_pending=_MAX_PENDING + _TOGETHER,
         )
@@ -193,6 +203,7 @@ class Run:
 
     def all(self, tell: Tell) -> None:
         """Send everything and wait for it. Raises the first failure; nothing is read after it."""
+        self._numbers = Numbers(self.numbering, self.persisted)
         send = self._look if self.producer is None else self._send
         try:
             while (rows := self._read()) is not None:
@@ -269,7 +280,7 @@ class Run:
                     self.bytes += len(row.payload)
                     self.largest = max(self.largest, len(row.payload))
                 self._next += 1
-        except InvalidRequest as error:
+        except OncelogError as error:
             raise self._named(error) from None
 
     def _check_whole(self) -> None:

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 from oncelog.errors import InvalidRequest
 
 _LARGEST = 2**63 - 1
+OFFSET = "offset"
+"""The column that numbers the messages of a topic. They are counted from 0 again when it is made anew."""
 
 
 class Row(NamedTuple):
@@ -41,6 +43,8 @@ class Columns(NamedTuple):
     properties: tuple[str, ...] = ()
     uncommitted: bool = False
     """Whether messages are taken that `oncelog read` shows as undecided or rolled back, too."""
+    generation: int | None = None
+    """Of the topic that messages were read from; None: where offsets number them, and they say one, it is the first."""
 
     @property
     def named(self) -> list[str]:
@@ -53,6 +57,7 @@ def by_columns(members: Mapping[str, Any], columns: Columns, whole: bytes | None
 
     Raises InvalidRequest.
     """
+    check_generation(members, columns)
     if columns.payload is not None:
         payload = _bytes(columns.payload, _member(members, columns.payload))
     else:
@@ -69,9 +74,23 @@ def check_committed(members: Mapping[str, Any], columns: Columns) -> None:
         raise InvalidRequest(f"is a message whose state is {str(state)[:50]!r}: it is published with --uncommitted only")
 
 
+def check_generation(members: Mapping[str, Any], columns: Columns) -> None:
+    """Raises InvalidRequest for a message of another generation of its topic: under its number another one may be there."""
+    wanted, found = columns.generation, members.get("generation")
+    if found in (None, ""):
+        if wanted is not None:
+            raise InvalidRequest("does not say of which generation of its topic it is")
+    elif (columns.number == OFFSET or wanted is not None) and str(found) != str(wanted or 1):
+        raise InvalidRequest(
+            f"is of generation {str(found)[:50]} of its topic, not {wanted or 1}: its number may be that of another message; "
+            f"publish it under a --producer that has published no other, with --source-generation {str(found)[:50]}"
+        )
+
+
 def as_message(members: Mapping[str, Any], columns: Columns) -> Row:
     """A row with the members that `oncelog read` gives a message. Raises InvalidRequest."""
     check_committed(members, columns)
+    check_generation(members, columns)
     number = columns.number
     payload = _text_or_base64(members, "payload")
     if payload is None:

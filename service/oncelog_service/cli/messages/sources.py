@@ -74,6 +74,8 @@ def opened(
     given = [] if messages == ["-"] else messages
     if given and file is not None:
         raise typer.BadParameter("give messages or --file, not both")
+    if columns.generation is not None and kind in (Kind.LINES, Kind.FILE):
+        raise typer.BadParameter("is what messages of `oncelog read` say: JSON, CSV, Parquet", param_hint="--source-generation")
     if kind is Kind.FILE:
         if columns.named:
             raise typer.BadParameter("a whole file has no columns", param_hint="--input")
@@ -266,9 +268,9 @@ def _parquet(file: Path, columns: Columns) -> Iterator[Source]:
         if are_messages:
             kind = opened.schema_arrow.field("value").type
             are_messages = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-        needed = sorted({*columns.named} if columns.payload else {*names})
+        needed = sorted({*columns.named, *{"generation"}.intersection(names)} if columns.payload else {*names})
         if are_messages:
-            needed = [name for name in ("value", "key", "headers", "state", columns.number) if name in names]
+            needed = [name for name in ("value", "key", "headers", "state", "generation", columns.number) if name in names]
         read = [0]
 
         def lists() -> Iterator[list[dict[str, Any]]]:
@@ -290,7 +292,7 @@ def _archived(members: Mapping[str, Any], columns: Columns) -> Row:
     """A row of an archive, or of `oncelog read -o parquet`: named as Kafka's source of Spark names them."""
     check_committed(members, columns)
     properties = _properties(members.get("headers"))
-    names = Columns("value", "key" if members.get("key") is not None else None, columns.number)
+    names = columns._replace(payload="value", key="key" if members.get("key") is not None else None)
     row = by_columns(members, names)
     return row._replace(properties=properties or None)
 

@@ -28,8 +28,8 @@ from oncelog_service.storage.files.directory import sync
 _GROUP_ROWS, _GROUP_BYTES = 100_000, 32 * 2**20
 """Of a row group of Parquet; what is read until then is in memory."""
 _CSV = (
-    "offset", "message_id", "publish_timestamp", "publish_time", "producer", "sequence_id", "key", "key_base64", "properties",
-    "payload", "payload_base64", "ttl",
+    "offset", "generation", "message_id", "publish_timestamp", "publish_time", "producer", "sequence_id", "key", "key_base64",
+    "properties", "payload", "payload_base64", "ttl",
 )  # fmt: skip
 
 
@@ -175,6 +175,7 @@ def as_members(seen: Seen) -> dict[str, Any]:
     return {
         "message_id": str(message.message_id),
         "offset": message.offset,
+        "generation": message.generation,
         "publish_timestamp": message.publish_timestamp,
         "publish_time": iso_time(message.publish_timestamp),
         "producer": message.producer,
@@ -223,7 +224,8 @@ class _Parquet:
         header = pa.struct([("key", pa.string()), ("value", pa.binary())])
         columns = [("key", pa.binary()), ("value", pa.binary()), ("topic", pa.string()), ("offset", pa.int64())]
         columns += [("timestamp", pa.timestamp("us", "UTC")), ("headers", pa.list_(header)), ("message_id", pa.binary())]
-        columns += [("producer", pa.string()), ("sequence_id", pa.int64()), *([("state", pa.string())] if states else [])]
+        columns += [("producer", pa.string()), ("sequence_id", pa.int64()), ("generation", pa.int64())]
+        columns += [("state", pa.string())] if states else []
         self._schema = pa.schema(columns)
         self._batch, self._topic = pa.RecordBatch, topic
         self._writer: Any = ParquetWriter(out, self._schema)
@@ -244,6 +246,7 @@ class _Parquet:
                     "message_id": bytes(message.message_id),
                     "producer": message.producer,
                     "sequence_id": message.sequence_id,
+                    "generation": message.generation,
                     "state": state,
                 }
             )
