@@ -89,7 +89,8 @@ class InvalidMessageId(InvalidRequest):
 
 class StaleMessageId(InvalidRequest):
     __doc__ = (
-        "The position belongs to an older generation of the topic, which was deleted or restored; nothing here corresponds to it."
+        "The position belongs to an older generation of the topic, which was deleted or restored; nothing here corresponds to "
+        "it: start from the oldest, with a `Checkpoint` by its `reset`."
     )
 
     generation: int
@@ -143,7 +144,10 @@ class InvalidTransaction(InvalidRequest):
 
 
 class Unauthorized(OncelogError, status=401):
-    __doc__ = "The service asks for a token and this request carries none or a wrong one."
+    __doc__ = (
+        "The service asks for a token and this request carries none or a wrong one. The SDK and the command line take it from "
+        "ONCELOG_TOKEN or ONCELOG_TOKEN_FILE."
+    )
 
 
 class NotAllowed(OncelogError, status=403):
@@ -248,7 +252,7 @@ class RequestTimeout(OncelogError, status=408):
 
 
 class TopicExists(OncelogError, status=409):
-    __doc__ = "A topic of this name exists already."
+    __doc__ = "A topic of this name exists already; with `exist_ok` (`--exist-ok`) it is left as it is."
 
 
 class SequenceGap(OncelogError, status=409):

@@ -222,7 +222,7 @@ class Writer:
         try:
             yield
         except BaseException as error:
-            self._give_up(error)
+            self.give_up(error)
             raise
 
     def submit_lazily(self, batch: Batch, on_written: Callable[[], None] = lambda: None) -> asyncio.Future[None]:
@@ -389,7 +389,7 @@ class Writer:
         Everybody gets an answer, whatever happens to the others.
         """
         if failure is not None:
-            self._give_up(failure)
+            self.give_up(failure)
         if len(standing) < len(group):
             with suppress(Exception), self.moving():
                 self._on_fenced(lost)
@@ -416,8 +416,8 @@ class Writer:
             if not done.done():
                 done.set_result(None)
 
-    def _give_up(self, error: BaseException) -> None:
-        """Nothing is written any more, and nothing in memory is believed."""
+    def give_up(self, error: BaseException) -> None:
+        """Nothing is written any more, and nothing in memory is believed: the store has failed."""
         if self._state.failure is not None:
             return
         failure = error if isinstance(error, Exception) else RuntimeError(f"interrupted: {error!r}")

@@ -247,7 +247,7 @@ class Service:
         tasks: dict[str, Callable[[], Awaitable[None]]] = {
             "retention": self.retention.run,
             "looking whether the store answers": partial(self._keep_looking, store),
-            "watching the disk": partial(room.watch, self.room, store.free_bytes, opened.writer.drained),
+            "watching the disk": partial(self._watch_disk, store, opened.writer),
             "making room on the disk": partial(room.make, self.room, store.reclaim),
             "serving atomic commits": atomic.run,
             "serving transactions": transactions.run if opened.led_transactions is None else opened.led_transactions.run,
@@ -409,6 +409,13 @@ class Service:
         async with asyncio.timeout(0 if self.stalled_seconds else _READ_SECONDS):
             await asyncio.sleep(0)  # where it hangs nothing is even begun, which would hold a thread of those who read
             yield
+
+    async def _watch_disk(self, store: Store, writer: Writer) -> None:
+        """Also whether it is there: nobody writes to an idle store, and what was moved away can be read for a while."""
+        try:
+            await room.watch(self.room, store.free_bytes, writer.drained)
+        except StoreError as error:
+            writer.give_up(error)
 
     async def _keep_looking(self, store: Store) -> None:
         while True:

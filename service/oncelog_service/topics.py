@@ -145,7 +145,7 @@ class Topics:
             writer = await self._writer_of((namespace, topic))
             before = await self._row(namespace, topic)
             if before is not None and not before.deleted:
-                raise TopicExists(f"topic {namespace}/{topic} exists already")
+                raise TopicExists(f"topic {namespace}/{topic} exists already; exist_ok (--exist-ok) leaves it as it is")
             if counting is not None:
                 held = len(await read(self._present, namespace))
                 check_names("topics", held, 1, self._limits.max_topics, f"namespace {namespace}")

@@ -106,7 +106,10 @@ def test_an_id_that_was_handed_out_in_the_lost_time_is_refused_wherever_one_star
     assert of_later is not None
     with running_service(store) as service, Client(service.url) as client:
         published(client, range(100, 120))
-        with Reader("t", client=client, start=lost, timeout=0) as reader, pytest.raises(StaleMessageId) as refused:
+        with (
+            Reader("t", client=client, start=lost, timeout=0) as reader,
+            pytest.raises(StaleMessageId, match=r"reset\(\)") as refused,
+        ):
             list(reader)
         assert refused.value.last_message_id == str(known)
         polled = Topic(service.url).poll(startFrom=bytes(lost).decode("latin-1"))

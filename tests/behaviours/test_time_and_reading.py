@@ -240,6 +240,8 @@ def test_a_producer_of_the_sdk_that_meets_the_next_generation_stops_and_says_why
         futures.extend(producer.send_async(b"x") for _ in range(500))
     with pytest.raises((ProducerFenced, ProducerStopped), match="made anew"):
         producer.send(b"x")
+    with pytest.raises(ProducerStopped, match=r"is told where to go on; open it again$"):
+        producer.send(b"x")
     failures = [future.exception() for future in futures]
     assert all(isinstance(each, ProducerFenced | ProducerStopped) and "made anew" in str(each) for each in failures)
     assert len(sent) < 10  # and not 999, looking for the one message whose fault it might be

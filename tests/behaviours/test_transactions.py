@@ -46,6 +46,8 @@ def test_what_was_undone_is_passed_over_at_once_and_its_rows_are_rolled_back_wit
     assert house.topic.payloads() == ["a", "b", "checkpoint", "behind", "c", "d"], "without a transaction everything is there"
     assert house.topic.roll_back(published).status_code == 200, "a rollback that comes late does no harm"
     assert pointers(house) == [-undone, -further, open_, -undone], "a request is a row"
+    verified = house.topic.verify()
+    assert (verified["ok"], verified["messages"], verified["rolledBack"]) == (True, 6, 4)
 
 
 def test_a_reader_that_waits_is_answered_at_once_where_waiting_would_not_help(house: House) -> None:

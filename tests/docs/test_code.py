@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
@@ -44,6 +45,13 @@ RUN_ELSEWHERE = {
 }
 """Pages that are kept true by something else, and by what."""
 
+STORES_OF_THEIR_OWN = {"docs/embedded.md", "docs/proof.md", "docs/securing.md", "docs/testing.md"}
+"""Pages whose code begins its own, and meets none of what other pages make."""
+_MAKES = re.compile(
+    r'create_topic\((".+?")|^oncelog topic create (\S+)|-X PUT \S+/topics/([\w-]+)(?: |$)|for topic in \((.+)\):'
+    r"|(sqlite:///\w+\.db)|(--store leveldb://\w\S+)",
+    re.MULTILINE,
+)
 _SAID = re.compile(r"print\(.*\)  # (.*)$", re.MULTILINE)
 
 
@@ -140,6 +148,19 @@ def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relati
                 printed = run_shell(block, service.url) if is_run(block) else None
             elif block.language != "output":
                 assert block.language in SHOWN_ONLY, f"{block}: what is {block.language!r}?"
+
+
+def test_pages_that_are_worked_through_on_one_service_make_nothing_of_one_name() -> None:
+    pages: defaultdict[str, set[str]] = defaultdict(set)
+    for page in PAGES:
+        for found in _MAKES.finditer("\n".join(block.text for block in blocks(page))):
+            made = "".join(filter(None, found.groups()))
+            for name in re.findall(r'"(.+?)"', made) or [made]:
+                # Those who come from elsewhere come from one place: their pages are one program.
+                pages[name].add("docs/coming/" if page.parent.name == "coming" else named(page))
+    assert {"orders", "flights", "sales", "sqlite:///shop.db"} < pages.keys(), "it finds what is made"
+    shared = {name: made - STORES_OF_THEIR_OWN for name, made in pages.items()}
+    assert {name: made for name, made in shared.items() if len(made) > 1} == {}
 
 
 def test_programs_for_other_systems_compile() -> None:

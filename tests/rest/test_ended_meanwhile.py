@@ -235,8 +235,6 @@ async def test_a_request_that_ends_while_it_waits_holds_its_body_no_longer(fails
         ("POST", "/subscriptions", {"name": "other", "nonce": "n"}),
         ("POST", "/subscriptions/s/seek", {"to": {"offset": 1}, "nonce": "n"}),
         ("DELETE", "/subscriptions/s", None),
-        ("GET", "/rows", None),
-        ("GET", "/stats", None),
     ],
 )
 def test_what_waited_until_its_topic_was_open_is_not_obeyed_once_its_token_is_revoked(

@@ -60,7 +60,7 @@ def test_what_is_not_there_is_told_at_the_first_read(client: Client, topic: str)
         Reader(topic, client=client, start="latest")
     client.create_topic(topic)
     publish(client, topic, 3)
-    with Reader(topic, client=client, start=old) as reader, pytest.raises(StaleMessageId):
+    with Reader(topic, client=client, start=old) as reader, pytest.raises(StaleMessageId, match=r"the oldest; .*reset\(\)"):
         reader.read()
 
 

@@ -132,6 +132,21 @@ def test_a_message_tells_its_topic_and_one_of_another_is_another_message() -> No
     assert (by_hand.namespace, by_hand.topic, by_hand.generation) == (None, None, None)
 
 
+OF_BEFORE = bytes.fromhex(
+    "800495d2000000000000008c166f6e63656c6f672e76616c7565732e6d657373616765948c074d6573736167659493942981944e7d94288c065f636f646563948c"
+    "0e6f6e63656c6f672e636f64656373948c055f4a736f6e9493942981948c075f7265636f7264947d94288c026964944314000102030405060708090a0b0c0d0e0f"
+    "10111213948c066f6666736574944b008c077061796c6f61649443027b7d948c0870726f6475636572944e8c0a73657175656e63654964944e8c036b6579944e8c"
+    "0a70726f70657274696573944e8c0374746c944e75758694622e"
+)
+"""A message with a codec, pickled when it did not know its topic."""
+
+
+def test_a_message_that_was_pickled_by_a_version_of_before_is_one_of_no_topic() -> None:
+    message = pickle.loads(OF_BEFORE)
+    assert message == Message(record(id=bytes(range(20))))
+    assert (message.topic, message.value) == (None, {})
+
+
 def test_the_value_is_what_the_codec_makes_of_the_payload_also_behind_a_pickle() -> None:
     message = pickle.loads(pickle.dumps(Message(record(payload=b'{"a":1}'), codec_for("json"))))
     assert (message, message.value) == (Message(record(payload=b'{"a":1}')), {"a": 1})

@@ -10,19 +10,22 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from oncelog import Client
 from oncelog_service.renewal import begin_incarnation
 from oncelog_service.storage.incarnation import KEY, check_not_behind
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Store, StoreBehind, StoreDamaged, StoreError, Table
 from oncelog_service.storage.seals import SealedStore
 from oncelog_service.storage.sql import sqlite
+from tests.patience import until
 from tests.storage.stores import IN_FILES, S, keys_of, opened, write
+from tests.world.service import running_service
 
 Opener = Callable[[], Store]
 GONE = pytest.mark.parametrize("empty", [False, True], ids=["the directory is gone", "an empty one is there"])
@@ -140,6 +143,8 @@ def test_no_write_is_acknowledged_to_a_store_that_no_longer_lies_where_it_was_op
         if replaced:
             (tmp_path / "copy").rename(disk)
         with pytest.raises(StoreError, match=r"No such file|any more"):
+            store.free_bytes()
+        with pytest.raises(StoreError, match=r"No such file|any more"):
             write(store, S, b"3")
     with pytest.raises(StoreBehind if replaced else StoreError, match="ends at write" if replaced else "any more"):
         opener()
@@ -147,6 +152,34 @@ def test_no_write_is_acknowledged_to_a_store_that_no_longer_lies_where_it_was_op
     moved.rename(disk)
     with closing(opener()) as store:
         assert keys_of(store, S)[:2] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("kind", IN_FILES)
+def test_a_store_that_was_moved_under_an_idle_service_is_no_fault_of_the_service(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncelog_service.bounds.room.LOOK_SECONDS", 0.05)
+    disk, moved = tmp_path / "disk", tmp_path / "moved"
+    with running_service(f"{kind}://{disk}/data") as service, Client(service.url) as client:
+        client.create_topic("t")
+        disk.rename(moved)
+        until(lambda: not client.healthy(), "it has noticed")
+        told = [(each.code, "disk/data" in each.what) for each in client.alarms().alarms]
+        assert told == [("store_closed", True)]
+        shutil.rmtree(disk, ignore_errors=True)
+        moved.rename(disk)
+        until(client.healthy, "it goes on")
+        assert client.topics() == ["t"]
+
+
+def test_a_read_of_a_database_that_was_moved_makes_no_empty_one(tmp_path: Path) -> None:
+    with closing(opened("sqlite", tmp_path)) as store, ExitStack() as readers:
+        write(store, S, b"1")
+        (tmp_path / "data").rename(tmp_path / "moved")
+        for _ in range(9):  # more than connections were there
+            with suppress(StoreError):
+                next(readers.enter_context(closing(store.scan(S, b"", b"\xff"))))
+        assert not (tmp_path / "data").exists()
 
 
 def test_a_store_that_was_put_back_damaged_is_let_go_of_for_whoever_mends_it(opener: Opener, tmp_path: Path) -> None:

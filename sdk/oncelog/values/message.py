@@ -43,6 +43,10 @@ class Message(Generic[T_co]):
         self._record = record
         self._source = Source(codec) if source is None else source
 
+    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
+        slots = state[1]  # a pickle of before messages knew their topic has a codec in the place of the source
+        self._record, self._source = slots["_record"], slots["_source"] if "_source" in slots else Source(slots["_codec"])
+
     @property
     def payload(self) -> bytes:
         """The bytes that were published."""

@@ -563,6 +563,8 @@ class Verification(Resource):
     generation: int
     messages: int
     """Rows read, each with its checksum, its dense offset and its rising id checked."""
+    rolled_back: int | None = None
+    """How many of them were rolled back, and are given to no reader but of everything; None: the service is of before."""
     producers: int
     duplicates: int
     """Sequence ids found twice, or out of order, although deduplication was on."""

@@ -170,7 +170,7 @@ async def make(room: Room, reclaim: Callable[[bool, bool], None]) -> None:
 
 
 async def watch(room: Room, free_bytes: Callable[[], int | None], drained: Callable[[], Awaitable[None]]) -> None:
-    """Look again and again, until cancelled."""
+    """Look again and again, until cancelled. Raises as a look does."""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         await look(room, free_bytes, drained)

@@ -34,6 +34,9 @@ from oncelog_service.storage.port import Store
 from oncelog_service.storage.records import EndedRow, ProducerRow, SubscriptionRow, TopicRow
 from oncelog_service.transactions.port import Transactions
 
+_RESET = "; a Checkpoint goes there by reset()"
+"""Behind where to start from: a position that a Checkpoint keeps comes again until it was moved."""
+
 
 @dataclass(slots=True)
 class Recovered:
@@ -227,7 +230,8 @@ class OpenTopic:
         if asked is not None and asked != present:
             raise StaleMessageId(
                 f"the position is one in generation {asked} of the topic, which was deleted, or whose store was restored from a "
-                f"backup; this is generation {present}, whose messages are others: start from the oldest, or from a message id",
+                f"backup; this is generation {present}, whose messages are others: start from the oldest, or from a message "
+                f"id{_RESET}",
                 generation=present,
             )
 
@@ -236,7 +240,8 @@ class OpenTopic:
         ms = split_row_id(message_id)[0]
         if ms < self.row.created and (self.row.generation > 1 or self.incarnation.number):
             raise StaleMessageId(
-                f"message id {message_id.hex()} is older than generation {self.generation} of the topic; start from the oldest",
+                f"message id {message_id.hex()} is older than generation {self.generation} of the topic; start from the "
+                f"oldest{_RESET}",
                 generation=self.generation,
             )
         for before, first_ms in self.lost:
@@ -261,7 +266,7 @@ def _lost(message_id: bytes, before: bytes, generation: int) -> StaleMessageId:
     return StaleMessageId(
         f"message id {message_id.hex()} is that of a message which is lost: the store was put back to a state of before, and "
         "what is sent again has another id. Look at what was done by messages behind that state, undo it or count it as done, "
-        f"and start from {begin}",
+        f"and start from {begin}{_RESET}",
         generation=generation,
         last_message_id=before.hex() or None,
     )

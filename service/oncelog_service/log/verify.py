@@ -74,6 +74,7 @@ class Findings:
     """What was found so far."""
 
     messages: int = 0
+    rolled_back: int = 0
     duplicates: int = 0
     problems: list[str] = field(default_factory=list)
     last_entries: SequenceMap = field(default_factory=SequenceMap)
@@ -140,6 +141,7 @@ def verification(namespace: str, topic: str, generation: int, findings: Findings
         topic=topic,
         generation=generation,
         messages=findings.messages,
+        rolled_back=findings.rolled_back,
         producers=len(findings.last_entries),
         duplicates=findings.duplicates,
         ok=not findings.problems,
@@ -223,6 +225,8 @@ def _fold_row(
         for name, last_entry in key_entries_of(store, prefix, row):
             findings.keys.raise_to(name, last_entry)
     findings.messages += row.messages
+    if row.write_pointer is not None and row.write_pointer < 0:
+        findings.rolled_back += row.messages
 
 
 def _count_bytes(findings: Findings, store: Store, prefix: bytes, run: StoredRun, live: LiveSize) -> None:

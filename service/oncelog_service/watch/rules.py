@@ -251,7 +251,10 @@ def replay(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
 # --- producers
 
 
-_FENCED_BY = {"producer": "has had it forgotten, or the topic made anew", "subscription": "has moved or deleted it"}
+_FENCED_BY = {
+    "producer": "has had it forgotten, the topic made anew, or the store restored",
+    "subscription": "has moved or deleted it, or restored the store",
+}
 """What refuses the one that runs though there is no other."""
 
 
@@ -272,8 +275,8 @@ def fenced(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
             what=f"{kind} {each.name}{where} was refused {times(each.times)}{which}{newest}, the last time "
             f"{span(facts.now_ms - each.last_ms)} ago: two run under one name, or somebody {_FENCED_BY[kind]}",
             mend="Where two run, the newer one works, and the older one stores nothing. Stop one of the two, or give it another "
-            "name. Where none is newer, begin that one again, if it does not do so by itself. This goes away "
-            f"{span(LATELY_MS)} after the last refusal.",
+            "name. Where none is newer, as after a restore, begin that one again, if it does not do so by itself: it is told "
+            f"where to go on. This goes away {span(LATELY_MS)} after the last refusal.",
             commands=[show] if each.topic else [],
             docs="guarantees.md#epochs" if kind == "producer" else "consumers.md#one-at-a-time",
         )

@@ -141,7 +141,7 @@ _MISTAKES: list[tuple[str, int, str]] = [
     ("publish t x -P a=\udcff", 2, "is no text in UTF-8"),
     ("context add c x:1 --token \udcff", 2, "is no text in UTF-8"),
     ("topic show missing", 4, "there is no topic default/missing"),
-    ("topic create t", 6, "exists already"),
+    ("topic create t", 6, "exists already; exist_ok (--exist-ok)"),
     ("producer show t nobody", 4, "[producer_not_found]"),
     ("token revoke 000000000000 --yes", 4, "[token_not_found]"),
     ("topic show 'a b'", 1, "[invalid_request]"),

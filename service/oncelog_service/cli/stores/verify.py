@@ -42,7 +42,7 @@ def verify_topics(session: Session, topics: Sequence[str], namespace: str | None
             found = [_over_http(session, name, bar) for name in _names_over_http(session, topics, namespace)]
         else:
             found = over_store(session.out, store, topics, namespace, bar)
-    session.out.rows(found, ("namespace", "topic", "generation", "messages", "producers", "duplicates", "ok"))
+    session.out.rows(found, ("namespace", "topic", "generation", "messages", "rolled_back", "producers", "duplicates", "ok"))
     note_problems(session.out, found)
     if not all(each.ok for each in found):
         raise typer.Exit(FOUND)

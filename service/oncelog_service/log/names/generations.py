@@ -69,7 +69,8 @@ class Generations:
         under = "" if epoch is None else f" under epoch {epoch}"
         return (
             f"was opened{under} before the topic was deleted and made anew, or its store was put back in time: this is "
-            f"generation {self.present} of the topic, and nothing of an older one counts in it; open it again"
+            f"generation {self.present} of the topic, and nothing of an older one counts in it. One that is opened now is told "
+            "where to go on"
         )
 
     async def opened_before(self, kind: type[O], name: str, nonce: str) -> bool:

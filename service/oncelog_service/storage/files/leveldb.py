@@ -271,7 +271,10 @@ class LevelDBStore:
 
     def free_bytes(self) -> int:
         try:
-            return free_bytes(self._path)
+            with self._reading():
+                assert self._lock is not None
+                check_same(self._path, os.fstat(self._lock))
+                return free_bytes(self._path)
         except OSError as error:
             raise StoreError(f"{self._path}: it cannot be seen how much room there is: {error}") from error
 

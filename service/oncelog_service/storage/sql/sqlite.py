@@ -124,7 +124,7 @@ class SqliteDatabase:
             self.close()
             raise
         self.engine = create_engine(
-            URL.create("sqlite", database=str(self._path)),
+            URL.create("sqlite", database=f"file:{quote(str(self._path))}", query={"uri": "true", "mode": "rw"}),  # makes none
             isolation_level="AUTOCOMMIT",
             max_overflow=-1,
             hide_parameters=True,
@@ -305,6 +305,7 @@ class SqliteDatabase:
         look(beside(self._path))  # to close the database's own file would end the locks that SQLite has on it
 
     def free_bytes(self) -> int:
+        check_same(self._path, self._file)
         with self.engine.connect() as connection:
             unused, size = (connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in ("freelist_count", "page_size"))
         # Pages that rows have left are written to again; the file does not shrink.
