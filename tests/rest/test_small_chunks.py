@@ -1,4 +1,4 @@
-"""Bodies in chunks of next to nothing, and those that are refused: what they may cost, and for how long."""
+"""Bodies in chunks of next to nothing, and those that are refused: what they may cost in one go, and for how long."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import gc
 import weakref
 from typing import Any, cast
 
+import pytest
+
 from oncelog.errors import InvalidRequest
 from oncelog_service.config import Settings
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.exchange import Admitted, Head
-from oncelog_service.rest.limits import MAX_SMALL_PARTS
+from oncelog_service.rest.limits import PARTS_AT_ONCE
 from oncelog_service.rest.protocol import Application, HttpConnection, Shared
 
 HEAD = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -28,6 +30,24 @@ class Below:
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: None
+
+
+class Reading(Below):
+    """One that knows whether it reads."""
+
+    reads, closing = True, False
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+    def abort(self) -> None:
+        self.closing = True
+
+    def is_closing(self) -> bool:
+        return self.closing
 
 
 class Echo:
@@ -79,10 +99,41 @@ async def test_a_body_that_is_refused_is_held_no_longer_than_that_takes() -> Non
         gc.enable()
 
 
-async def test_a_read_full_of_chunks_of_a_byte_is_refused_before_it_has_cost_much() -> None:
-    written, taken = await told(HEAD, chunks(40_000, 1))
-    assert written.startswith(b"HTTP/1.1 400 ")
-    assert taken <= MAX_SMALL_PARTS
+@pytest.mark.parametrize("size", [1, 16])
+async def test_a_read_full_of_small_chunks_is_looked_at_in_turns_and_taken(size: int) -> None:
+    """As one who streams what json's iterencode yields sends them, where the service is busy for a moment."""
+    shared, below = Shared(Echo(), Settings(store="memory://")), Reading()
+    connection = HttpConnection(shared)
+    connection.connection_made(cast(asyncio.Transport, below))
+    connection.data_received(HEAD + chunks(40_000, size) + b"0\r\n\r\n" + HEAD + chunks(40_000, size) + b"0\r\n\r\n")
+    before, goes_on = 0, True
+    while goes_on:
+        taken = shared.traffic.body_bytes
+        assert taken - before <= 2 * PARTS_AT_ONCE * size
+        assert below.reads == (not connection._pending and not connection._behind)
+        before, goes_on = taken, bool(connection._pending)
+        await asyncio.sleep(0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert below.written.count(b"%d bytes" % (40_000 * size)) == 2
+    assert below.reads
+    connection.connection_lost(None)
+
+
+async def test_what_waits_for_its_turn_goes_with_its_connection() -> None:
+    for ends in (HttpConnection.abort, lambda connection: connection.connection_lost(None)):
+        shared, below = Shared(Echo(), Settings(store="memory://")), Reading()
+        connection = HttpConnection(shared)
+        connection.connection_made(cast(asyncio.Transport, below))
+        connection.data_received(HEAD + chunks(40_000, 1))
+        ends(connection)
+        taken = shared.traffic.body_bytes
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert shared.traffic.body_bytes in (0, taken)
+        assert connection._pending == b""
+        if not connection._lost:
+            connection.connection_lost(None)
 
 
 async def test_chunks_that_hold_something_and_small_ones_that_come_by_and_by_are_taken() -> None:

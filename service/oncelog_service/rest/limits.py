@@ -16,11 +16,12 @@ MAX_HEAD_BYTES = 64 * 2**10
 MAX_BEHIND = 512
 """Requests that wait behind another one on their connection. All that arrive together are judged in one go, 10 ms of these."""
 
-MAX_SMALL_PARTS = 4_096
-"""Parts of a body in one read, beyond which they must have so many bytes on the average: each costs 2 µs, whatever it holds, and
-a read of 256 kB has 43,000 chunks of one byte."""
-SMALL_PART_BYTES = 16
-"""What else a chunk takes, its length and its line ends, is 5 bytes or more: nobody sends those by thousands who means well."""
+PARTS_AT_ONCE = 4_096
+"""Parts of a body, beyond which what else has come has the next turn of the event loop: each costs 1 to 2 µs, whatever it holds,
+and a read of 256 kB has 43,000 chunks of one byte. Nobody is refused for them: who streams what json's iterencode yields sends
+such, and a byte of small requests costs the processor more."""
+PIECE_BYTES = 24 * 2**10
+"""So much is parsed before parts are counted: 4,096 chunks of one byte."""
 
 _SMALL_BYTES = 512
 """Parts of a body that are joined as they arrive: an object for each of two bytes would be twenty times the body."""

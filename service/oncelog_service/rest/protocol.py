@@ -47,8 +47,8 @@ from oncelog_service.rest.exchange import CONTINUE, Admitted, Exchange, Head
 from oncelog_service.rest.limits import (
     MAX_BEHIND,
     MAX_HEAD_BYTES,
-    MAX_SMALL_PARTS,
-    SMALL_PART_BYTES,
+    PARTS_AT_ONCE,
+    PIECE_BYTES,
     Bodies,
     head_too_large,
 )
@@ -217,8 +217,10 @@ class HttpConnection(asyncio.Protocol):
         self._phase = _HEAD
         self._head_bytes = 0
         """At most so many bytes have arrived without one of a body between: of a head, of trailers, of extensions of chunks."""
-        self._parts = self._part_bytes = 0
-        """Of bodies, in the piece that is being parsed."""
+        self._parts = 0
+        """Of bodies, in this turn of the event loop."""
+        self._pending = b""
+        """What has come and waits for the next turn."""
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._without_upgrade = b""
@@ -281,7 +283,7 @@ class HttpConnection(asyncio.Protocol):
         self._lost = True
         self.leave()
         self._shared.told.pop(self, None)
-        self._parser = None  # it refers to the connection, which refers to it
+        self._parser, self._pending = None, b""  # the parser refers to the connection, which refers to it
         self._writable.set()
         self._shared.unread.ends(self)
         if self._alarm is not None:
@@ -309,11 +311,21 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._parser is None:
             return
-        self._head_bytes += len(data)
-        self._parts = self._part_bytes = 0
+        if self._pending:  # somebody above the socket had more than was to be read
+            self._pending += data
+            return
+        self._look_at(data)
+
+    def _look_at(self, data: bytes) -> None:
+        """Parses as much of what has come as one turn of the event loop may; the rest has the next one."""
+        self._parts = at = 0
         try:
-            while data and self._parser is not None:
-                data = self._parsed(data)
+            while at < len(data) and self._parser is not None and self._parts <= PARTS_AT_ONCE:
+                piece = data[at : at + PIECE_BYTES]
+                at += len(piece)
+                self._head_bytes += len(piece)
+                while piece and self._parser is not None:
+                    piece = self._parsed(piece)
         except httptools.HttpParserError as error:
             told = error.__context__  # what was raised in a call of the parser's
             self._refuse(told if isinstance(told, OncelogError) else InvalidRequest("Invalid HTTP request received."))
@@ -322,7 +334,24 @@ class HttpConnection(asyncio.Protocol):
                 self._refuse(head_too_large())
             elif self._phase == _BODY and self._newest is not None and self._newest.refused is None:
                 self._shared.bodies.is_still_arriving(self._newest, self._refuse)
+        if at < len(data) and self._parser is not None:
+            self._pending = data[at:]
+            self._transport.pause_reading()
+            self._loop.call_soon(self._go_on)
         self._watch()
+
+    def _go_on(self) -> None:
+        """Others have had a turn."""
+        data, self._pending = self._pending, b""
+        if self._transport.is_closing():
+            return
+        if self._parser is not None:
+            self._look_at(data)
+        self._read_on()  # also where no more is parsed: what still comes is dropped
+
+    def _read_on(self) -> None:
+        if not (self._pending or self._behind):
+            self._transport.resume_reading()
 
     def _parsed(self, data: bytes) -> bytes:
         """Parses, and returns what is left.
@@ -390,11 +419,6 @@ class HttpConnection(asyncio.Protocol):
         """A part of a body."""
         self._head_bytes = 0
         self._parts += 1
-        self._part_bytes += len(part)
-        if self._parts > MAX_SMALL_PARTS and self._part_bytes < self._parts * SMALL_PART_BYTES:
-            raise InvalidRequest(
-                f"the body comes in chunks of less than {SMALL_PART_BYTES} bytes, thousands at once: send larger ones"
-            )
         exchange = self._newest
         if exchange is None or exchange.refused is not None:
             return
@@ -558,8 +582,7 @@ class HttpConnection(asyncio.Protocol):
             return
         if self._behind:
             self._current = self._behind.popleft()
-            if not self._behind:
-                self._transport.resume_reading()
+            self._read_on()
             self._take_turn(self._current)
         self._watch()
 
