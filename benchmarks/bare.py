@@ -88,8 +88,8 @@ class Bare:
 
 
 async def serve(path: str, port: int) -> None:
-    settings = Settings(port=port, store="memory://")
-    server = Server(Bare(Log(path)), settings, Background(SystemClock()))
+    settings, clock = Settings(port=port, store="memory://"), SystemClock()
+    server = Server(Bare(Log(path)), settings, Background(clock), clock)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
     await server.run(listen(settings), lambda: None, lambda: None)
 

@@ -23,10 +23,33 @@ PRIVATE: Mapping[str, set[str]] = {
 """Modules that use private members of other modules or of libraries (threading), and which. It only gets shorter."""
 
 
-TIMES = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep", "time", "time_ns"}
+TIMES = {
+    "clock_gettime",
+    "clock_gettime_ns",
+    "monotonic",
+    "monotonic_ns",
+    "perf_counter",
+    "perf_counter_ns",
+    "sleep",
+    "time",
+    "time_ns",
+}
 """Of the module ``time``, what a client asks its clock for."""
 OWN_TIME = ("sdk/oncelog/process/", "sdk/oncelog/spark/")
 """Where none of a client's is: what a process has once, and what Spark's own processes do."""
+SERVICE_TIME = (
+    "service/oncelog_service/clock.py",
+    "service/oncelog_service/workers.py",  # where they sleep
+    "service/oncelog_service/cli/",
+    "service/oncelog_service/cluster/unserved.py",  # of commands, which block
+    "service/oncelog_service/engine/shared.py",  # threads of somebody's process wait for an engine
+    "service/oncelog_service/process/supervisor.py",  # systemd wants this very clock
+    "service/oncelog_service/storage/files/leveldb.py",  # until a file is gone
+    "service/oncelog_service/storage/incarnation.py",  # a note that people read
+    "service/oncelog_service/storage/sql/sqlite.py",  # until a lock on a file is free
+    "service/oncelog_service/telemetry/exporting.py",  # stamps of what leaves
+)
+"""Where the machine is asked for the time in the service."""
 
 
 class Function(NamedTuple):
@@ -169,6 +192,15 @@ def test_a_client_asks_its_clock_and_no_other() -> None:
     assert {
         name: found[name] for name in found if name.startswith("sdk/") and not name.startswith(OWN_TIME) and found[name]
     } == {}
+
+
+def test_a_service_asks_its_clock_and_no_other() -> None:
+    found = {str(path.relative_to(ROOT)): times(tree) for path, tree in modules().items()}
+    assert {
+        name: found[name] for name in found if name.startswith("service/") and not name.startswith(SERVICE_TIME) and found[name]
+    } == {}
+    asking = {name for name in found if found[name]}
+    assert [name for name in SERVICE_TIME if not any(each.startswith(name) for each in asking)] == []
 
 
 def test_who_asks_the_machine_for_the_time_is_found() -> None:

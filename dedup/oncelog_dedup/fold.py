@@ -176,12 +176,12 @@ class Fold:
         segments = [present.pop(name) for name in names if name in present]
         if not present:
             self._segments.pop(pointer, None)
-        affected = frozenset(producer for segment in segments for producer, _ in self._close(segment, pointer))
+        affected = dict.fromkeys(producer for segment in segments for producer, _ in self._close(segment, pointer))
         for producer in affected:
             self._look_again(producer)
         for segment in segments:
             self._merge_into_previous(segment)
-        return affected
+        return frozenset(affected)
 
     def forget(self, producer: str) -> None:
         """Drop what is known of the producer up to now, however its transactions end. At an operator's word."""

@@ -184,7 +184,7 @@ def build_server(service: Service, telemetry: Telemetry | None = None) -> Server
 
 def server_of(application: Application, service: Service) -> Server:
     """Builds what answers HTTP as an application does. Raises BadCertificate."""
-    return Server(application, service.settings, service.background, service.traffic, application.watch)
+    return Server(application, service.settings, service.background, service.clock, service.traffic, application.watch)
 
 
 @contextmanager

@@ -1,4 +1,7 @@
-"""The only place that asks the time. Everything else is handed a clock."""
+"""The only place of a service that asks the time. Everything else is handed a clock.
+
+What blocks a thread for a disk or a command has no part in that; tests/test_tidy.py lists it.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ was long.
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.atomic.recovery import find
 from oncelog_service.log.keep.recovery import last_known, last_timestamp, read_lost
 from oncelog_service.log.names.generations import floor_of, highest_epoch
-from oncelog_service.storage.incarnation import CHANCE_BITS, Incarnation, find_incarnation, next_number, put_incarnation, raised
+from oncelog_service.storage.incarnation import Incarnation, find_incarnation, next_number, put_incarnation, raised
 from oncelog_service.storage.keys import generation_key
 from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
 from oncelog_service.storage.records import LostRow, TopicRow, decode_record, encode_record
@@ -69,7 +69,7 @@ def further_incarnation(store: Store, now_ms: int, since_ms: int | None = None) 
         return max(now_ms, at_ms + _LOST_MS * (at_ms >= now_ms)) + 1
 
     begun = Incarnation(
-        next_number(known.number, now_ms, secrets.randbits(CHANCE_BITS)),
+        next_number(known.number, now_ms, int.from_bytes(os.urandom(4))),
         floor(known.messages_ms),
         floor(known.pointers_ms),
         floor(known.numbers_ms),

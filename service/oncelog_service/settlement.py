@@ -90,7 +90,7 @@ class SettlementTask:
         if not begun:
             return 0
         done, _ = await asyncio.wait(begun, timeout=most_seconds)
-        return sum(each.result() for each in done)
+        return sum(each.result() for each in begun if each in done)
 
     def _begin(self, participant: str, of_one: Sequence[Settlement]) -> asyncio.Task[int]:
         task = self._under_way[participant] = asyncio.ensure_future(self._notify(participant, of_one))

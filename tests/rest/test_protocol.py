@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.errors import MethodNotAllowed, NotFound
+from oncelog_service.clock import SystemClock
 from oncelog_service.config import Settings
 from oncelog_service.rest import protocol
 from oncelog_service.rest.answer import Answer
@@ -222,7 +223,7 @@ def run(check: Callable[[Echo, Shared], object], room: int = ALL) -> None:
 
     async def main() -> None:
         echo = Echo()
-        shared = Shared(echo, Settings(store="memory://", max_request_bytes=LIMIT, max_inflight_bytes=room))
+        shared = Shared(echo, Settings(store="memory://", max_request_bytes=LIMIT, max_inflight_bytes=room), SystemClock())
         await check(echo, shared)  # type: ignore[misc]
         for connection in shared.connections:
             connection.abort()
@@ -436,7 +437,7 @@ def test_of_one_clients_requests_so_many_wait_behind_another_and_those_beyond_ar
 
 @given(st.lists(st.binary(min_size=1, max_size=600), max_size=20))
 def test_a_body_is_what_its_parts_are_and_takes_about_as_much_memory(parts: list[bytes]) -> None:
-    exchange, bodies = Exchange(Head("", "", b"", "", {}), True), Bodies(10**6, 10**6, Traffic())
+    exchange, bodies = Exchange(Head("", "", b"", "", {}), True), Bodies(10**6, 10**6, Traffic(), SystemClock().elapsed)
     for part in parts:
         bodies.take(exchange, part)
     assert exchange.body == b"".join(parts)

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from oncelog.errors import InvalidRequest
+from oncelog_service.clock import SystemClock
 from oncelog_service.config import Settings
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.exchange import Admitted, Head
@@ -62,7 +63,7 @@ class Echo:
 
 async def told(*reads: bytes, application: Application | None = None) -> tuple[bytes, int]:
     """What a connection writes that is given these, and how much of a body it takes."""
-    shared, below = Shared(application or Echo(), Settings(store="memory://")), Below()
+    shared, below = Shared(application or Echo(), Settings(store="memory://"), SystemClock()), Below()
     connection = HttpConnection(shared)
     connection.connection_made(cast(asyncio.Transport, below))
     for each in reads:

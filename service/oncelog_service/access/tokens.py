@@ -9,8 +9,9 @@ colon.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-import secrets
+from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
@@ -75,9 +76,9 @@ def draw(name: str, grants: Sequence[str], now_ms: int, expires_in_ms: int | Non
     if expires_in_ms is not None and not 0 < expires_in_ms < _LONGEST_MS:
         raise InvalidRequest("a token expires after 1 ms to 100 years, or never")
     expires_ms = None if expires_in_ms is None else now_ms + expires_in_ms
-    secret = None if name.startswith((CERTIFICATE, SIGNED)) else PREFIX + secrets.token_urlsafe(32)
+    secret = None if name.startswith((CERTIFICATE, SIGNED)) else PREFIX + urlsafe_b64encode(os.urandom(32)).rstrip(b"=").decode()
     digest = b"" if secret is None else digest_of(secret.encode())
-    return Token(secrets.token_hex(6), name, (*dict.fromkeys(grants),), digest, now_ms, expires_ms), secret
+    return Token(os.urandom(6).hex(), name, (*dict.fromkeys(grants),), digest, now_ms, expires_ms), secret
 
 
 def read_tokens(store: Store) -> list[Token]:

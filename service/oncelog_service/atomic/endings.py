@@ -208,7 +208,11 @@ class Endings:
         Raises QuotaExceeded, of any of its topics, or DiskFull, or what ``may`` does; then nothing is counted.
         """
         for at, of in work.items():
-            may(at.namespace, at.topic, {chunk.producer for each in of.ready.staged for chunk in each.chunks.values()})
+            may(
+                at.namespace,
+                at.topic,
+                dict.fromkeys(chunk.producer for each in of.ready.staged for chunk in each.chunks.values()),
+            )
         carried = [(of.log.topic, *of.carries) for of in work.values()]
         for of in work.values():
             of.log.topic.check_producers(name for each in of.ready.staged for name in each.group.producers())
@@ -346,7 +350,7 @@ class Endings:
 
     def _let_go(self, ended: Sequence[Transaction], work: dict[TopicRef, _Work]) -> None:
         """Lets go of what was copied, and drops what else they have staged."""
-        copied = {(topic, staged.number) for topic, each in work.items() for staged in each.ready.staged}
+        copied = {(topic, staged.number): None for topic, each in work.items() for staged in each.ready.staged}
         for topic, number in copied:
             work[topic].log.atomic.close(number)
         for transaction in ended:
@@ -376,7 +380,8 @@ class Endings:
         went = await self._ledger.went(newest, itself=same and original.messages > 0)
         concerned, topics = _concerned(transaction, brought), self._topics
         numbers = [self._ledger.numbers[each] for each in request.branches if each in self._ledger.numbers]
-        names = {topic[:2] for each in numbers for topic in self._ledger.find(each).topics} | {topic[:2] for topic in concerned}
+        there = (topic for each in numbers for topic in self._ledger.find(each).topics)
+        names = dict.fromkeys(topic[:2] for topic in (*there, *concerned))
         lost = await gone(request, transaction.group, original, went, names, topics.generation, topics.incarnation)
         overtaken = await self._overtaken(transaction, request)
         if overtaken is not None:

@@ -8,7 +8,6 @@ lease is known to be valid.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property
@@ -135,13 +134,14 @@ async def held_briefly(leases: Leases, resource: bytes) -> AsyncIterator[Lease]:
 
 @asynccontextmanager
 async def _held(leases: Leases, resource: bytes) -> AsyncIterator[Lease]:
-    end = time.monotonic() + _BRIEFLY_SECONDS
+    loop = asyncio.get_running_loop()
+    end = loop.time() + _BRIEFLY_SECONDS
     while True:
         try:
             lease = await leases.take(resource)
             break
         except NotServedHere as elsewhere:
-            if time.monotonic() > end:
+            if loop.time() > end:
                 raise StorageUnavailable(f"{elsewhere.detail}; nothing was done, try again") from elsewhere
             await asyncio.sleep(_BRIEFLY_SECONDS / 100)
     try:

@@ -185,7 +185,7 @@ class Membership(Leases):
             await self._ask(self._table.give_up, self.id, fence, to)
 
     def lost(self, fences: Collection[Fence]) -> None:
-        for fence in fences:
+        for fence in sorted(fences):
             lease = self._mine.get(fence.resource)
             if lease is not None and lease.fence == fence:
                 lease.lost = True

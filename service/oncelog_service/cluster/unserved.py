@@ -124,7 +124,7 @@ def _take_over(table: LeaseTable, me: str, *more: bytes) -> dict[bytes, Fence]:
     table.join(me, this_process(), round(_TTL_SECONDS * 1000))
     fences = {}
     heard = time.monotonic()
-    for resource in {SETUP, *more, *table.held()}:
+    for resource in dict.fromkeys((SETUP, *more, *table.held())):
         if time.monotonic() > heard + _TTL_SECONDS / _BEATS:  # who served thousands of topics and was killed holds thousands
             heard = time.monotonic()
             table.renew(me, round(_TTL_SECONDS * 1000))

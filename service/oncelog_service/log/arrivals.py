@@ -12,7 +12,7 @@ class Arrivals:
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._waiting: set[asyncio.Future[bool]] | None = None
+        self._waiting: dict[asyncio.Future[bool], None] | None = None
         """Made for who waits: an empty set takes 216 bytes, and of many topics most have nobody waiting."""
 
     def wake(self) -> None:
@@ -36,12 +36,12 @@ class Arrivals:
         arrival: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         for topic in topics:
             if topic._waiting is None:
-                topic._waiting = set()
-            topic._waiting.add(arrival)
+                topic._waiting = {}
+            topic._waiting[arrival] = None
         try:
             await asyncio.wait([arrival], timeout=seconds)
         finally:
             for topic in topics:
                 if topic._waiting is not None:
-                    topic._waiting.discard(arrival)
+                    topic._waiting.pop(arrival, None)
         return arrival.done() and arrival.result()

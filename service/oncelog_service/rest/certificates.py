@@ -12,7 +12,6 @@ import asyncio
 import logging
 import re
 import ssl
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -130,11 +129,9 @@ def name_in(certificate: Mapping[str, Any]) -> str:
     """The name of who showed a certificate that was verified (as :meth:`ssl.SSLObject.getpeercert` has it): the URI in it, else
     the DNS name, else the common name of its subject.
 
-    Raises ValueError: it has several of them, or none, or has expired. Which one is meant is not guessed, as each has grants of
+    Raises ValueError: it has several of them, or none. Which one is meant is not guessed, as each has grants of
     its own.
     """
-    if end_of(certificate) < time.time():
-        raise ValueError("it has expired")
     names = [(kind, value) for kind, value in certificate.get("subjectAltName", ()) if isinstance(value, str)]
     for kind, called in (("URI", "URIs"), ("DNS", "DNS names")):
         found = sorted({value.lower() if kind == "DNS" else value for each, value in names if each == kind})

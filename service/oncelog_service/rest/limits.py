@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 
 from oncelog.errors import InvalidRequest, OncelogError, Overloaded, RequestTooLarge
@@ -49,9 +48,7 @@ class Bodies:
     slowest gives way, and only then is anybody refused.
     """
 
-    def __init__(
-        self, max_bytes: int, max_inflight_bytes: int, traffic: Traffic, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, max_bytes: int, max_inflight_bytes: int, traffic: Traffic, clock: Callable[[], float]) -> None:
         self._max = max_bytes
         self._all = max_inflight_bytes
         self._share = max(max_bytes, max_inflight_bytes * 3 // 4)

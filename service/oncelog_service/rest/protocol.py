@@ -27,7 +27,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import Hashable
 from contextlib import aclosing
@@ -38,6 +37,7 @@ from urllib.parse import unquote
 import httptools
 
 from oncelog.errors import InternalError, InvalidRequest, OncelogError, Overloaded, RequestTimeout, Unauthorized
+from oncelog_service.clock import Clock
 from oncelog_service.config import Settings
 from oncelog_service.logs import as_said, asking
 from oncelog_service.rest.answer import Answer, refusal
@@ -91,8 +91,9 @@ class Application(Protocol):
 class Shared:
     """What the connections of a server share."""
 
-    def __init__(self, application: Application, settings: Settings, traffic: Traffic | None = None) -> None:
+    def __init__(self, application: Application, settings: Settings, clock: Clock, traffic: Traffic | None = None) -> None:
         self.application = application
+        self._clock = clock
         self.patience = {
             _HEAD: settings.header_timeout_seconds,
             _BODY: settings.body_timeout_seconds,
@@ -100,11 +101,12 @@ class Shared:
             _FAREWELL: _FAREWELL_SECONDS,
         }
         self.traffic = traffic or Traffic()
-        self.bodies = Bodies(settings.max_request_bytes, settings.max_inflight_bytes, self.traffic)
+        self.bodies = Bodies(settings.max_request_bytes, settings.max_inflight_bytes, self.traffic, clock.elapsed)
         self.places = Places(settings.max_connections, settings.max_connections_per_address, self.traffic)
         self.unread = Unread(settings.max_unread_bytes, self.traffic)
         self.requests = RequestLog(settings)
-        self.connections: set[HttpConnection] = set()
+        self.connections: dict[HttpConnection, None] = {}
+        """In the order in which they came."""
         self.told: dict[HttpConnection, None] = {}
         """Those that have no place and are being told so, the oldest first."""
         self.most_told = 64
@@ -113,7 +115,7 @@ class Shared:
         """Who asks → requests under way."""
         self._under_way = 0
         """All of them: whose turn it is, and which were not refused."""
-        self.exchanges: set[Exchange] = set()
+        self.exchanges: dict[Exchange, None] = {}
         """Requests whose turn it is on their connection."""
         self.all_gone = asyncio.Event()
         """Set when a connection ends and was the last one."""
@@ -123,7 +125,7 @@ class Shared:
 
     def date(self) -> str:
         """The header of an answer that is sent now."""
-        now = int(time.time())
+        now = self._clock.now_ms() // 1000
         if now != self._date[0]:
             self._date = (now, f"date: {formatdate(now, usegmt=True)}\r\n")
         return self._date[1]
@@ -139,7 +141,7 @@ class Shared:
 
     def begin(self, exchange: Exchange, address: str) -> None:
         """Its turn has come: it counts as one of whoever asks, or is refused where that one has as many under way as one may."""
-        self.exchanges.add(exchange)
+        self.exchanges[exchange] = None
         if exchange.refused is not None:
             return  # else a flood of those who are refused would have others refused
         admitted = exchange.admitted
@@ -158,7 +160,7 @@ class Shared:
 
     def forget(self, exchange: Exchange) -> None:
         """It is answered, or nobody waits for its answer. Twice is as once."""
-        self.exchanges.discard(exchange)
+        self.exchanges.pop(exchange, None)
         if (who := exchange.who) is not None:
             exchange.who = None
             self._under_way -= 1
@@ -236,7 +238,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(BUFFER_BYTES)
-        self._shared.connections.add(self)
+        self._shared.connections[self] = None
         self._peer = (transport.get_extra_info("peername") or ("",))[0]
         if self._refused is not None:
             self._shared.tell(self)
@@ -295,7 +297,7 @@ class HttpConnection(asyncio.Protocol):
                 self._shared.forget(exchange)
             elif exchange.begun and exchange.admitted is not None and exchange.admitted.ends_with_client:
                 exchange.answering.cancel()
-        self._shared.connections.discard(self)
+        self._shared.connections.pop(self, None)
         if not self._shared.connections:
             self._shared.all_gone.set()
 

@@ -7,8 +7,8 @@ answered; an answer that refuses carries it, and every answer where the client n
 from __future__ import annotations
 
 import logging
+import os
 import re
-import secrets
 from collections.abc import Mapping
 from itertools import count
 
@@ -25,7 +25,7 @@ class RequestLog:
 
     def __init__(self, settings: Settings) -> None:
         self.follow(settings)
-        self._prefix = secrets.token_hex(4)
+        self._prefix = os.urandom(4).hex()
         self._numbers = count(1)
 
     def follow(self, settings: Settings) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from oncelog_service.background import Background
+from oncelog_service.clock import Clock
 from oncelog_service.config import Settings
 from oncelog_service.rest.bounds import descriptors
 from oncelog_service.rest.bounds.accepting import Acceptor
@@ -43,12 +44,13 @@ class Server:
         application: Application,
         settings: Settings,
         background: Background,
+        clock: Clock,
         traffic: Traffic | None = None,
         watch: Watch | None = None,
     ) -> None:
         """Raises BadCertificate. ``traffic``: where it counts; ``watch``: samples the service while this answers."""
         self._settings = settings
-        self._shared = Shared(application, settings, traffic)
+        self._shared = Shared(application, settings, clock, traffic)
         self._background = background
         self.certificates = Certificates.of(settings)
         """None: it does not speak TLS."""

@@ -135,7 +135,7 @@ def prune(state: TransactionsState, pointers: Collection[int] | None, before_ms:
     if pointers is None:
         chosen = [each for each in state.ended if each < before_ms * POINTERS_PER_MS]
     else:
-        chosen = [each for each in {state.roots.get(pointer) for pointer in pointers} if each in state.ended]
+        chosen = [each for each in dict.fromkeys(map(state.roots.get, pointers)) if each in state.ended]
     gone = tuple(sorted(each for each in chosen if _may_be_pruned(state.ended[each])))
     return (Pruned(gone),) if gone else ()
 

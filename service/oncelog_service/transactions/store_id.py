@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from uuid import uuid4
 
 from oncelog_service.storage.format import put_format
@@ -30,7 +30,7 @@ def store_id_of(store: Store, fence: Fence | None = None) -> str:
         batch = Batch(fence)
         batch.put(Table.STORE_ID, _KEY, name.encode())
         put_format(batch)
-        batch.put(Table.STORE_ID, _SECRET_KEY, secrets.token_hex(32).encode())
+        batch.put(Table.STORE_ID, _SECRET_KEY, os.urandom(32).hex().encode())
         store.write([batch])
     return name
 

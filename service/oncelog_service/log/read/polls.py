@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
-from time import perf_counter
 
 from oncelog.errors import MessagesExpired, OffsetOutOfRange, TransactionsUnavailable
 from oncelog.wire.isolation import COMMITTED, Held
@@ -185,7 +184,7 @@ class Polls:
         rows before one that lives hold up nobody. Where something was found it may end before its limit; an empty one is the end,
         and has no ``place``.
         """
-        began = perf_counter()
+        began = self._clock.elapsed()
         limit = min(limit, encoding.max_messages or limit)
         room = min(self._limits.max_poll_bytes, encoding.max_bytes or self._limits.max_poll_bytes)
         messages: list[bytes] = []
@@ -214,7 +213,7 @@ class Polls:
                 await place.take()
             await asyncio.sleep(0)
             self._topic.check_open()
-        self._took.observe(perf_counter() - began)
+        self._took.observe(self._clock.elapsed() - began)
         if delivered:
             self._counts.handed_out(delivered, sum(map(len, messages)))
         return page._replace(messages=messages, delivered=delivered, last_id=last_id, more=False, room=0)

@@ -84,8 +84,9 @@ async def _everywhere(
         waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(ask(url, topics, wait)) for url, topics in elsewhere.items()]
         if found:
             waiting.append(asyncio.ensure_future(wait_for_more(found, wait, clock)))
-        first, late = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for each in late:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        first = [each for each in waiting if each.done()]
+        for each in waiting:
             each.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
         for each in first:
