@@ -10,13 +10,15 @@ import pytest
 from oncelog.errors import DiskFull, RollbackRefused
 from oncelog.wire.models import TrimTopic
 from oncelog.wire.requests import PublishRequest, Rollback
+from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.bounds import room as bounds
 from oncelog_service.bounds.room import Room
 from oncelog_service.group_commit import Writer
 from oncelog_service.log import settling
+from oncelog_service.log.limits import Limits
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch
-from tests.service.house import crashed, opened
+from tests.service.house import BEGIN, crashed, opened
 from tests.world.polls import read_all
 
 SIZE = 1_000
@@ -54,14 +56,15 @@ async def test_large_messages_are_rolled_back_some_at_a_time(monkeypatch: pytest
         assert [each.payload for each in await read_all(house.log)][-1] == b"behind"
 
 
-@pytest.mark.parametrize("who", ["the service", "the client"])
+@pytest.mark.parametrize("who", ["the service", "the client", "an operator"])
 async def test_a_roll_back_without_room_is_broken_off_and_ended_later(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
     """Of several requests some are rolled back; the same call again has the others so, and never one of them twice."""
     monkeypatch.setattr(bounds, "_PATIENCE_SECONDS", 0.01)
     disk, room = Disk(), Room(80 * SIZE)
     store = Weighed(disk)
-    async with opened(disk, clean=False, store=store, writing=partial(Writer, room=room)) as house:
-        pointer = await house.start()
+    limits = Limits(foreign_write_pointers=True)
+    async with opened(disk, limits=limits, clean=False, store=store, writing=partial(Writer, room=room)) as house:
+        pointer = BEGIN * POINTERS_PER_MS + 123 if who == "an operator" else await house.start()
         answers = [await house.log.publish(PublishRequest([b"." * SIZE], write_pointer=pointer)) for _ in range(30)]
         first, last = answers[0], answers[-1]
         both = (first.start_timestamp, first.start_sequence_id), (last.end_timestamp, last.end_sequence_id)
@@ -69,6 +72,10 @@ async def test_a_roll_back_without_room_is_broken_off_and_ended_later(monkeypatc
         async def once() -> None:
             if who == "the client":
                 await house.log.roll_back(Rollback(pointer, *both))
+            elif who == "an operator" and pointer not in house.log.topic.pointers.ended_by_hand:
+                await house.log.settling.end_foreign(pointer, False)
+            elif who == "an operator":
+                await house.log.settling.settle_expired()
             else:
                 await house.log.settle(pointer, False)
 

@@ -81,13 +81,14 @@ class Settling:
             if known is not None:
                 committed, by_hand = known.committed, False
             if committed:
-                with self._pointers.committed(pointer):
+                with self._pointers.committed(pointer, by_hand):
                     await self._writer.drained()  # what is in flight is no run of the fold yet, and would stay unsettled
                     if by_hand:
                         await self._note_end(pointer, committed)
                     self._memory.commit(pointer)
             else:
-                async with self._pointers.closed(pointer):  # else rows could be written behind the roll-back, and would count
+                # Else rows could be written behind the roll-back, and would count.
+                async with self._pointers.closed(pointer, by_hand):
                     await self._writer.drained()
                     if by_hand:
                         await self._note_end(pointer, committed)
@@ -98,6 +99,7 @@ class Settling:
         return committed
 
     async def _note_end(self, pointer: int, committed: bool) -> None:
+        self._topic.check_open()  # it may have waited for long: whoever has opened the topic since has read what was noted
         row = EndedRow(committed, self._fold.position.upcoming_offset)
         batch = Batch()
         batch.put(Table.ENDED, pointer_key(self._prefix, pointer), encode_record(row))
@@ -118,15 +120,19 @@ class Settling:
         states = await self._transactions.states(pointers) if pointers else {}
         left: dict[int, TransactionState | None] = {}
         for pointer in pointers:
-            state = states.get(pointer)
-            known = self._pointers.ended_by_hand.get(pointer)  # its roll-back was broken off
-            committed = state == "committed" or (state is None and known is None and await self._counts_by_age(pointer))
+            state = self._ended_by_hand(pointer) or states.get(pointer)
+            committed = state == "committed" or (state is None and await self._counts_by_age(pointer))
             # A request under a pointer of its own must not wait for those under another: two of them could for each other.
-            if committed or ((state in ("aborted", "invalid") or known is not None) and under is None):
+            if committed or (state in ("aborted", "invalid") and under is None):
                 await self.settle(pointer, committed)
             else:
                 left[pointer] = state
         return left
+
+    def _ended_by_hand(self, pointer: int) -> TransactionState | None:
+        """How an operator has ended it here, whatever a transaction service says of it by now."""
+        known = self._pointers.ended_by_hand.get(pointer)
+        return None if known is None else "committed" if known.committed else "aborted"
 
     async def _counts_by_age(self, pointer: int) -> bool:
         """Whether what nobody knows the end of counts, since it is older than any transaction may become.
@@ -140,8 +146,10 @@ class Settling:
         await self.settle_ended(list(self._fold.unsettled))
 
     async def settle_expired(self) -> None:
-        """Settle what is older than any transaction may become and is not in progress; forget what need not be known."""
-        await self.settle_ended([pointer for pointer in self._fold.unsettled if self._pointers.expired(pointer)])
+        """Settle what is older than any transaction may become and is not in progress, and what is left of a roll-back that an
+        operator began; forget what need not be known."""
+        ended = self._pointers.ended_by_hand
+        await self.settle_ended([each for each in self._fold.unsettled if each in ended or self._pointers.expired(each)])
         await self._forget_ended()
 
     async def _forget_ended(self) -> None:
@@ -163,6 +171,7 @@ class Settling:
             TransactionNotInProgress: our own transaction service knows it; what ends it there ends it here. Or it has ended here
                 in the other way.
             TransactionNotFound: nothing is held back under it. TransactionsUnavailable: whose it is cannot be asked.
+            DiskFull: there is no room for all of the roll-back now; it is begun, and retention goes on with it.
         """
         state = (await self._transactions.states([pointer])).get(pointer)
         self._topic.check_open()
@@ -235,7 +244,7 @@ class Settling:
         await self._pointers.check_owner(pointer, by)
         async with self._pointers.changing(pointer), self._pointers.refusing_for_good(pointer):
             await self._writer.drained()
-            state = (await self._transactions.states([pointer])).get(pointer)
+            state = self._ended_by_hand(pointer) or (await self._transactions.states([pointer])).get(pointer)
             if state == "committed":
                 raise TransactionNotInProgress(f"the transaction {pointer} has committed", write_pointer=pointer, state=state)
             runs = self._runs_between(pointer, first, last)

@@ -70,7 +70,8 @@ class WritePointers:
         self._using: Counter[int] = Counter()
         # Made when they are needed: most topics of many never see a transaction.
         self._left: asyncio.Event | None = None
-        self._closing: dict[int, None] = {}  # an empty set takes 216 bytes
+        self._closing: dict[int, bool] = {}
+        """Whose end is being settled, and whether it is still to be stored: an operator has just said it."""
         self._over: dict[int, None] = {}
         """Settled while requests were under way: those write nothing any more. Gone with the last of them."""
         self._locks: WeakValueDictionary[int, asyncio.Lock] | None = None
@@ -129,7 +130,7 @@ class WritePointers:
 
         Its end may not be on disk yet, so this is for the inside of :meth:`refusing_for_good`.
         """
-        if self._is_notified(pointer) or self._transactions.ended(pointer):
+        if pointer in self._closing or self._is_notified(pointer) or self._transactions.ended(pointer):
             raise TransactionNotInProgress(
                 f"the transaction of write pointer {pointer} has ended; nothing can be written under it", write_pointer=pointer
             )
@@ -138,18 +139,22 @@ class WritePointers:
     async def refusing_for_good(self, pointer: int) -> AsyncIterator[None]:
         """Hold a refusal for an ended transaction back until its end is on disk, so that no crash takes it back.
 
-        Raises StorageUnavailable: the end did not get there, and the transaction goes on.
+        Raises StorageUnavailable: the end did not get there, and the transaction goes on; or an operator's word is on its way.
         """
         try:
             yield
         except TransactionNotInProgress as refusal:
-            if not self._is_notified(pointer) and (await self._transactions.states([pointer])).get(pointer) == "in_progress":
+            if self._is_notified(pointer):
+                raise
+            if pointer in self._closing:
+                raise StorageUnavailable("an operator is ending the transaction; nothing was done, try again") from refusal
+            if (await self._transactions.states([pointer])).get(pointer) == "in_progress":
                 raise StorageUnavailable("the end of the transaction was not stored; it goes on, try again") from refusal
             raise
 
     def _is_notified(self, pointer: int) -> bool:
         """Whether the topic was notified of the end, which is on disk then."""
-        return pointer in self._closing or pointer in self._over or pointer in self.ended_by_hand
+        return pointer in self._over or pointer in self.ended_by_hand or self._closing.get(pointer) is False
 
     @asynccontextmanager
     async def changing(self, pointer: int) -> AsyncIterator[None]:
@@ -163,9 +168,12 @@ class WritePointers:
             yield
 
     @asynccontextmanager
-    async def closed(self, pointer: int) -> AsyncIterator[None]:
-        """Wait until all writes under the pointer have finished, and let none begin meanwhile."""
-        self._closing[pointer] = None
+    async def closed(self, pointer: int, by_hand: bool = False) -> AsyncIterator[None]:
+        """Wait until all writes under the pointer have finished, and let none begin meanwhile.
+
+        ``by_hand``: its end is not stored yet.
+        """
+        self._closing[pointer] = by_hand
         try:
             while self._using[pointer]:
                 self._left = self._left or asyncio.Event()
@@ -176,12 +184,13 @@ class WritePointers:
             self._closing.pop(pointer, None)
 
     @contextmanager
-    def committed(self, pointer: int) -> Iterator[None]:
+    def committed(self, pointer: int, by_hand: bool = False) -> Iterator[None]:
         """Let nothing more be written under the pointer. Waits for nobody: what is under way is refused at its last moment.
 
         Another service's pointer, and one that an operator has ended, is ended here alone: the transaction service does not know.
+        ``by_hand``: its end is not stored yet.
         """
-        self._closing[pointer] = None
+        self._closing[pointer] = by_hand
         try:
             yield
         finally:
