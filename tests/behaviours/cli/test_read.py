@@ -333,11 +333,11 @@ def test_a_copy_that_would_have_a_hole_or_whose_source_was_made_anew_is_refused_
         with Producer[bytes]("t", client=client) as producer:
             producer.send_batch([b"anew"] * 3)
         taken()
-        named = ("--payload-column", "value" if form == "parquet" else "payload")
-        for arguments in ((), named)[: 1 if form == "json" else 2]:  # JSON says itself what the payload is
+        named = ("-i", "lines" if form == "json" else form, "--payload-column", "value" if form == "parquet" else "payload")
+        for arguments, other in (((), "copy-2"), (named, "copy-3")):
             code, problem = refused(*arguments)
             assert (code, problem["stored"], problem["skipped"], problem["failed_message"]) == (1, 0, 0, 0)
             assert "is of generation 2 of its topic, not 1" in problem["detail"]
-        assert stored("--source-generation", "2", producer="copy-2") == 3
+            assert stored(*arguments, "--source-generation", "2", producer=other) == 3
     lines = [b"%d" % number for number in range(9)]
-    assert payloads(topic, "copied") == [*lines[:4], *lines[5:], b"\xff\xfe", *[b"anew"] * 3]
+    assert payloads(topic, "copied") == [*lines[:4], *lines[5:], b"\xff\xfe", *[b"anew"] * 6]

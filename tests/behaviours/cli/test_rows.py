@@ -297,12 +297,21 @@ def test_a_message_numbered_by_its_offset_is_of_the_generation_that_is_copied(
     found: dict[str, Any],
     says: str | None,
 ) -> None:
-    members, columns = {"payload": "x", "offset": 7, "n": 7, **found}, Columns("payload", number=number, generation=wanted)
+    members: dict[str, Any] = {"message_id": "0a", "payload": "x", "offset": 7, "n": 7, **found}
+    columns = Columns("payload", number=number, generation=wanted)
     if says is None:
         assert rows(members, columns).payload == b"x"
         return
     with pytest.raises(InvalidRequest, match=says):
         rows(members, columns)
+
+
+def test_a_generation_of_any_row_is_its_own_unless_it_stands_beside_a_message_id_or_is_asked_for() -> None:
+    members: dict[str, Any] = {"payload": "x", "offset": 7, "generation": "baby boomers"}
+    assert by_columns(members, Columns("payload", number="offset")).number == 7
+    for beside, wanted in (({"message_id": "0a"}, None), ({}, 2)):
+        with pytest.raises(InvalidRequest, match="is of generation baby boomers"):
+            by_columns(members | beside, Columns("payload", number="offset", generation=wanted))
 
 
 def test_the_number_of_a_file_is_the_last_in_its_name(tmp_path: Path) -> None:

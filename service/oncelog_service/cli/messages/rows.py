@@ -19,6 +19,8 @@ from oncelog.errors import InvalidRequest
 _LARGEST = 2**63 - 1
 OFFSET = "offset"
 """The column that numbers the messages of a topic. They are counted from 0 again when it is made anew."""
+MESSAGE_ID = "message_id"
+"""The column that shows that a file of any columns is one of messages."""
 
 
 class Row(NamedTuple):
@@ -57,7 +59,8 @@ def by_columns(members: Mapping[str, Any], columns: Columns, whole: bytes | None
 
     Raises InvalidRequest.
     """
-    check_generation(members, columns)
+    if MESSAGE_ID in members or columns.generation is not None:  # else a column of that name is the file's own
+        check_generation(members, columns)
     if columns.payload is not None:
         payload = _bytes(columns.payload, _member(members, columns.payload))
     else:

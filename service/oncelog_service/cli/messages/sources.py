@@ -24,7 +24,7 @@ import typer
 
 from oncelog.errors import InvalidRequest
 from oncelog_service.cli.messages.interrupts import Interrupts
-from oncelog_service.cli.messages.rows import Columns, Row, as_message, as_object, by_columns, check_committed
+from oncelog_service.cli.messages.rows import MESSAGE_ID, Columns, Row, as_message, as_object, by_columns, check_committed
 
 _BLOCK = 64 * 1024
 """Bytes read at once."""
@@ -74,7 +74,7 @@ def opened(
     given = [] if messages == ["-"] else messages
     if given and file is not None:
         raise typer.BadParameter("give messages or --file, not both")
-    if columns.generation is not None and kind in (Kind.LINES, Kind.FILE):
+    if columns.generation is not None and (kind is Kind.FILE or (kind is Kind.LINES and not columns.named)):
         raise typer.BadParameter("is what messages of `oncelog read` say: JSON, CSV, Parquet", param_hint="--source-generation")
     if kind is Kind.FILE:
         if columns.named:
@@ -268,9 +268,10 @@ def _parquet(file: Path, columns: Columns) -> Iterator[Source]:
         if are_messages:
             kind = opened.schema_arrow.field("value").type
             are_messages = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-        needed = sorted({*columns.named, *{"generation"}.intersection(names)} if columns.payload else {*names})
+        said = {MESSAGE_ID, "generation"}.intersection(names)
+        needed = sorted({*columns.named, *said} if columns.payload else {*names})
         if are_messages:
-            needed = [name for name in ("value", "key", "headers", "state", "generation", columns.number) if name in names]
+            needed = [name for name in ("value", "key", "headers", "state", *said, columns.number) if name in names]
         read = [0]
 
         def lists() -> Iterator[list[dict[str, Any]]]:
@@ -281,7 +282,7 @@ def _parquet(file: Path, columns: Columns) -> Iterator[Source]:
             except (OSError, ValueError, pa.ArrowException) as error:
                 raise InvalidRequest(f"cannot be read: {error}") from None
 
-        if "message_id" not in names:  # a column `state` is the file's own
+        if MESSAGE_ID not in names:  # a column `state` is the file's own
             columns = columns._replace(uncommitted=True)
         feed = Feed(lists())
         make = _archived if are_messages else by_columns
