@@ -34,7 +34,7 @@ from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import LOST, Lease
 from oncelog_service.counting.counts import Counts
 from oncelog_service.storage.port import Batch, Fence, Store, StoreClosed, StoreError, StoreFenced
-from oncelog_service.workers import Workers
+from oncelog_service.workers import Worker, Workers
 
 _log = logging.getLogger(__name__)
 
@@ -332,7 +332,7 @@ class Writer:
 
     # --- by the worker
 
-    def _step(self) -> float | None:
+    def _step(self, worker: Worker) -> float | None:
         """Write all that is queued, and report it; or return the seconds after which to begin, where the store is far behind."""
         state = self._state
         if (ahead := state.caught_up - self._clock.elapsed() - _BEHIND_SECONDS) > 0:
@@ -341,12 +341,12 @@ class Writer:
             group, state.queue, state.newest = state.queue, [], {}
         if not state.goes_on or state.failure is not None:  # not the store's: nothing that memory said is believed
             state.goes_on = False
-            self._worker.report(_refuse, group)
+            worker.report(_refuse, group)
         else:
-            state.goes_on = self._write(group, state.fallen)
+            state.goes_on = self._write(worker, group, state.fallen)
         return None
 
-    def _write(self, group: list[_Submission], lost: set[Fence]) -> bool:
+    def _write(self, worker: Worker, group: list[_Submission], lost: set[Fence]) -> bool:
         """Write the group but for what stands on a fence that is lost, now or before; whether the store goes on.
 
         All of it is reported at once: a caller that waits for the last submission must find those before it written.
@@ -370,8 +370,8 @@ class Writer:
         if failure is None and (behind := self._store.behind()):
             now = self._clock.elapsed()
             self._state.caught_up = max(self._state.caught_up, now) + behind
-            self._worker.report(self._on_behind, self._state.caught_up - now)  # before anybody awakes and something large begins
-        self._worker.report(self._decided, group, standing, frozenset(lost), failure, seconds)
+            worker.report(self._on_behind, self._state.caught_up - now)  # before anybody awakes and something large begins
+        worker.report(self._decided, group, standing, frozenset(lost), failure, seconds)
         return failure is None
 
     # --- back on the event loop

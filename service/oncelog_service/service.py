@@ -517,7 +517,14 @@ class Service:
                 self.url,
             )
         membership = Membership(
-            table, self.url, lambda: self.access.own_token, settings.lease_seconds, self.clock, self._on_failure, self._on_lost
+            table,
+            self.url,
+            lambda: self.access.own_token,
+            settings.lease_seconds,
+            self.clock,
+            self._on_failure,
+            self._on_lost,
+            workers=self._workers,
         )
         await membership.join()
         return membership

@@ -11,12 +11,17 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from oncelog_service.threads import Threads
 
-Step: TypeAlias = Callable[[], float | None]
-"""What a worker does at a time. It returns the seconds after which it is to be called again, or None: when it is woken next."""
+
+class Step(Protocol):
+    """What a worker does at a time."""
+
+    def __call__(self, worker: Worker, /) -> float | None:
+        """Returns the seconds after which it is to be called again, or None: when the worker is woken next."""
+        ...
 
 
 class Worker(Protocol):
@@ -88,7 +93,7 @@ class _WorkerThread:
 
     def _run(self) -> None:
         while self._is_woken():
-            while pause := self._step():
+            while pause := self._step(self):
                 time.sleep(pause)
 
     def _is_woken(self) -> bool:

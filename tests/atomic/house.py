@@ -22,6 +22,7 @@ from oncelog_service.log.verify import verify_log
 from oncelog_service.service import Service
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Store, Table
+from oncelog_service.workers import Workers
 from tests.patience import PATIENCE
 from tests.world.clock import ManualClock
 from tests.world.disk import crashed
@@ -168,6 +169,7 @@ async def living(
     topics: str = "",
     checked: bool = False,
     trim_every: int = 1_000,
+    workers: Workers | None = None,
     **settings: Any,
 ) -> AsyncIterator[House]:
     """A service on this disk, or this opening of a store, with these topics, stopped cleanly at the end; take :func:`crashed` the
@@ -175,7 +177,7 @@ async def living(
     clock = clock or ManualClock()
     opened = store or MemoryStore(disk)
     chosen = {"retention_seconds": 3_600, **settings}
-    service = build_service(Settings(store="memory://", **chosen), clock, lambda: opened)
+    service = build_service(Settings(store="memory://", **chosen), clock, lambda: opened, workers=workers)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(coordinator, "_ROUND_SECONDS", 3_600)
         patch.setattr(ledger, "_TRIM_EVERY", trim_every)

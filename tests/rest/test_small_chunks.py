@@ -103,7 +103,7 @@ async def test_a_body_that_is_refused_is_held_no_longer_than_that_takes() -> Non
 @pytest.mark.parametrize("size", [1, 16])
 async def test_a_read_full_of_small_chunks_is_looked_at_in_turns_and_taken(size: int) -> None:
     """As one who streams what json's iterencode yields sends them, where the service is busy for a moment."""
-    shared, below = Shared(Echo(), Settings(store="memory://")), Reading()
+    shared, below = Shared(Echo(), Settings(store="memory://"), SystemClock()), Reading()
     connection = HttpConnection(shared)
     connection.connection_made(cast(asyncio.Transport, below))
     connection.data_received(HEAD + chunks(40_000, size) + b"0\r\n\r\n" + HEAD + chunks(40_000, size) + b"0\r\n\r\n")
@@ -123,7 +123,7 @@ async def test_a_read_full_of_small_chunks_is_looked_at_in_turns_and_taken(size:
 
 async def test_what_waits_for_its_turn_goes_with_its_connection() -> None:
     for ends in (HttpConnection.abort, lambda connection: connection.connection_lost(None)):
-        shared, below = Shared(Echo(), Settings(store="memory://")), Reading()
+        shared, below = Shared(Echo(), Settings(store="memory://"), SystemClock()), Reading()
         connection = HttpConnection(shared)
         connection.connection_made(cast(asyncio.Transport, below))
         connection.data_received(HEAD + chunks(40_000, 1))

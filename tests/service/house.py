@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import TransactionType
@@ -39,18 +38,6 @@ OTHER = generation_key(topic_key("default", "orders-2"), 1)
 BEGIN = 1_790_000_000_000
 PARTICIPANT = "0:default/orders/1"
 T = TypeVar("T")
-
-
-class InPlace(ThreadPoolExecutor):
-    """Makes calls where they are handed in: two runs do everything in one order, and nobody waits for a thread."""
-
-    def submit(self, call: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        done: Future[T] = Future()
-        try:
-            done.set_result(call(*args, **kwargs))
-        except Exception as error:
-            done.set_exception(error)
-        return done
 
 
 @dataclass

@@ -31,8 +31,9 @@ from oncelog_service.storage.port import Batch, Table
 from oncelog_service.storage.rows import decode_rows, encode_messages, message_id_of
 from oncelog_service.storage.runs import StoredRun, decode_run
 from tests.patience import PATIENCE
-from tests.service.house import BEGIN, PREFIX, House, InPlace, numbered, opened, turns
+from tests.service.house import BEGIN, PREFIX, House, numbered, opened, turns
 from tests.world.clock import ManualClock
+from tests.world.workers import InPlace
 
 
 class HeldStore(MemoryStore):

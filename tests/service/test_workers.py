@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from oncelog_service.workers import ThreadWorkers, Workers
+from oncelog_service.workers import ThreadWorkers, Worker, Workers
 from tests.patience import PATIENCE
 from tests.world.workers import LoopWorkers
 
@@ -21,7 +21,7 @@ async def test_each_call_is_a_step_and_the_end_comes_after_them_and_after_what_t
     told: list[int] = []
     steps = iter(range(100))
 
-    def step() -> None:
+    def step(worker: Worker) -> None:
         worker.report(told.append, next(steps))
 
     worker = workers.begin("t", step)
@@ -38,7 +38,7 @@ async def test_a_step_that_wants_to_wait_is_called_again_without_being_woken_als
     told: list[str] = []
     pauses = iter([0.002, 0.001, None, 0.001, None])
 
-    def step() -> float | None:
+    def step(worker: Worker) -> float | None:
         pause = next(pauses)
         worker.report(told.append, "waits" if pause else "done")
         return pause
@@ -54,7 +54,7 @@ async def test_a_step_that_wants_to_wait_is_called_again_without_being_woken_als
 async def test_one_that_wakes_by_itself_does_until_it_ends_itself(workers: Workers) -> None:
     steps = iter(range(100))
 
-    def step() -> None:
+    def step(worker: Worker) -> None:
         if next(steps) == 3:
             worker.end()
 
@@ -64,6 +64,6 @@ async def test_one_that_wakes_by_itself_does_until_it_ends_itself(workers: Worke
 
 
 async def test_one_that_rests_ends_at_once(workers: Workers) -> None:
-    worker = workers.begin("t", lambda: None, every=10 * PATIENCE)
+    worker = workers.begin("t", lambda _: None, every=10 * PATIENCE)
     worker.end()
     await asyncio.wait_for(worker.ended(), PATIENCE)

@@ -24,7 +24,6 @@ from oncelog.errors import (
 from oncelog.wire.models import Acknowledge, NamespacePolicies, OpenSubscription
 from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import TransactionType
-from oncelog_service.cluster import membership
 from oncelog_service.cluster.leases import ATOMIC_COMMITS, SETUP, TRANSACTIONS, topic_resource
 from oncelog_service.cluster.membership import Membership
 from oncelog_service.storage.keys import generation_of
@@ -32,9 +31,10 @@ from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Table
 from tests.atomic.house import House, living
 from tests.patience import PATIENCE
-from tests.service.house import InPlace, numbered
+from tests.service.house import numbered
 from tests.world.clock import ManualClock
 from tests.world.leases import LeasesInMemory
+from tests.world.workers import InPlace, LoopWorkers
 
 FOR_EVER = 10**9
 
@@ -49,7 +49,6 @@ class Questions:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.end_after(FOR_EVER, 0)
         monkeypatch.setattr(Membership, "_standing", lambda _: self._standing())
-        monkeypatch.setattr(membership, "ThreadPoolExecutor", InPlace)  # to wait for threads is nearly all that these tests did
 
     def end_after(self, questions: int, for_questions: int) -> None:
         """This many are still answered yes, then so many no."""
@@ -100,7 +99,7 @@ class Shared(MemoryStore):
                 if (table, key) == (Table.STORE_ID, _OPENINGS):
                     of = TRANSACTIONS
                 assert of in held, f"{table} is written under {held}"
-        self.disk.epochs = {resource: epoch for resource, (epoch, held) in self._leases.leases.items() if held}
+        self.disk.epochs = self._leases.epochs
         super().write(batches)
 
 
@@ -108,6 +107,7 @@ def life(disk: Disk, clock: ManualClock) -> AbstractAsyncContextManager[House]:
     return living(
         store=Shared(disk),
         clock=clock,
+        workers=LoopWorkers(),  # to wait for threads is nearly all that these tests did
         snapshot_messages=1,
         advertised_url="http://here",
         lease_seconds=3_600,

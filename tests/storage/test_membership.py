@@ -10,15 +10,16 @@ import pytest
 from oncelog.errors import NotServedHere, StorageUnavailable
 from oncelog_service.background import Background
 from oncelog_service.clock import Clock, SystemClock
-from oncelog_service.cluster import membership
 from oncelog_service.cluster.leader import Leader
 from oncelog_service.cluster.leases import ATOMIC_COMMITS, SETUP, Lease, Leases, held_briefly, topic_resource
 from oncelog_service.cluster.membership import Membership
 from oncelog_service.cluster.placement import preferred
 from oncelog_service.storage.port import Fence, StoreError
+from oncelog_service.workers import ThreadWorkers, Workers
 from tests.patience import until
 from tests.world.clock import ManualClock
 from tests.world.leases import LeasesInMemory
+from tests.world.workers import LoopWorkers
 
 TTL = 600.0
 
@@ -26,12 +27,14 @@ TTL = 600.0
 class Member:
     """A membership over a table, and what it was told."""
 
-    def __init__(self, table: LeasesInMemory, url: str, clock: Clock | None = None, ttl: float = TTL) -> None:
+    def __init__(
+        self, table: LeasesInMemory, url: str, clock: Clock | None = None, ttl: float = TTL, workers: Workers | None = None
+    ) -> None:
         self.dead: list[Exception] = []
         self.lost: list[bytes] = []
         self.clock = clock or ManualClock()
         told = self.dead.append, self.lost.append
-        self.membership = Membership(table, url, None, ttl, self.clock, *told)
+        self.membership = Membership(table, url, None, ttl, self.clock, *told, workers=workers or ThreadWorkers())
 
     async def joined(self) -> Membership:
         await self.membership.join()
@@ -43,10 +46,9 @@ def table() -> LeasesInMemory:
     return LeasesInMemory()
 
 
-@pytest.fixture
-def beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A heart that beats every ten milliseconds."""
-    monkeypatch.setattr(membership, "_BEATS", TTL * 100)
+def beating() -> Workers:
+    """Those of a heart that beats whenever the loop has turned a few times, whatever its clock says."""
+    return LoopWorkers(lambda seconds, call: asyncio.get_running_loop().call_later(0.001 if seconds else 0, call))
 
 
 async def test_a_topic_is_taken_where_it_belongs_and_the_others_say_where_that_is(table: LeasesInMemory) -> None:
@@ -113,9 +115,9 @@ async def test_a_process_that_serves_nothing_is_given_nothing_and_nobody_is_sent
     await one.leave()
 
 
-async def test_what_was_not_known_to_be_alive_for_a_moment_begins_anew(table: LeasesInMemory, beats: None) -> None:
+async def test_what_was_not_known_to_be_alive_for_a_moment_begins_anew(table: LeasesInMemory) -> None:
     """Its leases end by its own clock before anybody else may take them; what was decided under one is not valid again."""
-    member = Member(table, "http://a")
+    member = Member(table, "http://a", workers=beating())
     one = await member.joined()
     lease = await one.take(ATOMIC_COMMITS)
     table.error = StoreError("the heartbeat does not get through")
@@ -143,8 +145,8 @@ async def _beats(table: LeasesInMemory, number: int) -> None:
         await asyncio.sleep(0.001)
 
 
-async def test_an_instance_that_was_taken_for_dead_is_told_and_holds_nothing_any_more(table: LeasesInMemory, beats: None) -> None:
-    member = Member(table, "http://a")
+async def test_an_instance_that_was_taken_for_dead_is_told_and_holds_nothing_any_more(table: LeasesInMemory) -> None:
+    member = Member(table, "http://a", workers=beating())
     lease = await (await member.joined()).take(ATOMIC_COMMITS)
     table.leave(member.membership.id)  # as another one does that found it expired
     while not member.dead:
@@ -156,9 +158,9 @@ async def test_an_instance_that_was_taken_for_dead_is_told_and_holds_nothing_any
 
 
 async def test_a_heartbeat_goes_on_after_an_error_that_nobody_foresaw(
-    table: LeasesInMemory, beats: None, caplog: pytest.LogCaptureFixture
+    table: LeasesInMemory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = await Member(table, "http://a").joined()
+    one = await Member(table, "http://a", workers=beating()).joined()
     table.error = ValueError("nobody thought of this")
     await _beats(table, 2)
     table.error = None

@@ -5,16 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from threading import Barrier
 
 import pytest
 from sqlalchemy import select
 
-from oncelog_service.storage.port import Dead, Fence, Instance, LeaseTable, StoreError, StoreFenced
+from oncelog_service.storage.port import Dead, Fence, Instance, LeaseTable, Store, StoreError, StoreFenced
 from oncelog_service.storage.sql.tables import INSTANCE, LEASE
 from tests.storage.stores import Place, run
-from tests.world.leases import LeasesInMemory
+from tests.world.shared import SharedDatabase
 
 LONG = 60_000
 
@@ -31,16 +31,22 @@ def said(call: Callable[[], object]) -> object:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_any_history_of_a_lease_table_is_as_in_memory(shared: Place, seed: int) -> None:
-    store, chance, model = shared.open(), random.Random(seed), LeasesInMemory()
-    table = store.lease_table()
-    assert table is not None
+def test_any_history_of_leases_and_of_writes_under_them_is_as_in_memory(shared: Place, seed: int) -> None:
+    database, chance = SharedDatabase(), random.Random(seed)
+    stores: tuple[Store, Store] = database.open(), shared.open()
     ids, fences = [""], [Fence(b"r0", 0)]
 
     def both(call: Callable[[LeaseTable], object]) -> object:
-        answers = [said(lambda each=each: call(each)) for each in (model, table)]  # type: ignore[misc]
-        assert answers[0] == answers[1]
-        return answers[0]
+        first, second = (said(lambda each=each: call(each.lease_table())) for each in stores)  # type: ignore[misc]
+        assert first == second
+        return first
+
+    def lost(store: Store, fence: Fence) -> frozenset[Fence]:
+        try:
+            store.write([run((b"k", b"v"), fence=fence)])
+        except StoreFenced as error:
+            return error.lost
+        return frozenset()
 
     for step in range(100):
         resource, fence = chance.choice((b"r0", b"r1", b"r2")), chance.choice(fences[-6:])
@@ -53,7 +59,7 @@ def test_any_history_of_a_lease_table_is_as_in_memory(shared: Place, seed: int) 
                 both(lambda each: each.leave(id))  # noqa: B023
             case "expire":
                 shared.execute("UPDATE oncelog_instance SET expires_ms = expires_ms - 90000 WHERE id = ?", (id,))
-                model.expired.add(id)
+                database.leases.expire(id)
             case "renew":
                 both(lambda each: each.renew(id, LONG))  # noqa: B023
             case "take":
@@ -64,14 +70,14 @@ def test_any_history_of_a_lease_table_is_as_in_memory(shared: Place, seed: int) 
             case "raise":
                 both(lambda each: each.raise_all(step // 10))  # noqa: B023
             case "write":
-                epoch, holder = model.leases.get(fence.resource, (-1, None))
-                with nullcontext() if fence.epoch == epoch and holder else pytest.raises(StoreFenced):  # type: ignore[attr-defined]
-                    store.write([run((b"k", b"v"), fence=fence)])
+                first, second = (lost(store, fence) for store in stores)
+                assert first == second
         both(lambda each: each.instances())
         both(lambda each: list(each.held().items()))
         both(lambda each: list(each.held(resource, 1)))  # noqa: B023
         both(lambda each: each.holder(resource))  # noqa: B023
-    assert all(0 < each.expires_in_ms <= LONG for each in table.instances())
+    for store in stores:
+        assert all(0 < each.expires_in_ms <= LONG for each in store.lease_table().instances())  # type: ignore[union-attr]
 
 
 @pytest.fixture

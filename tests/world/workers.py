@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TypeAlias
+from concurrent.futures import Future
+from typing import ParamSpec, TypeAlias, TypeVar
 
 from oncelog_service.threads import Threads
 from oncelog_service.workers import Step
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 After: TypeAlias = Callable[[float, Callable[[], None]], asyncio.Handle]
 """Calls something once, after so many seconds or later."""
@@ -31,7 +35,7 @@ class LoopWorkers:
         return LoopWorker(step, every, self._after)
 
     def pool(self, most: int, name: str) -> Threads:
-        return NoThreads(most, name)
+        return InPlace(most, name)
 
 
 class LoopWorker:
@@ -72,7 +76,7 @@ class LoopWorker:
         self._next = None
         if not self._woken and self._ending:  # it has ended in the step before
             return
-        pause = self._step()
+        pause = self._step(self)
         if pause:
             self._plan(pause)
             return
@@ -98,8 +102,25 @@ class LoopWorker:
         self._next = self._after(seconds, self._run)
 
 
-class NoThreads(Threads):
-    """An executor for a loop that calls by itself what it is to run in one."""
+class InPlace(Threads):
+    """Makes calls where they are handed in: two runs do everything in one order, and nobody waits for a thread."""
 
-    def _begin(self) -> None:
+    def __init__(self, most: int = 1, name: str = "in place") -> None:
+        super().__init__(most, name)
+        self._ended = False
+
+    def make_ready(self, count: int) -> None:
         pass
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        if self._ended:
+            raise RuntimeError("nothing more is called here")
+        done: Future[T] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._ended = True

@@ -1,6 +1,6 @@
 """This process among those that share a store: alive as long as its heartbeat gets through, and what it holds.
 
-The heartbeat runs on a thread of its own, so that no busy event loop is taken for dead. It goes on only while the event loop
+The heartbeat has a worker of its own, so that no busy event loop is taken for dead. It goes on only while the event loop
 turns: one that does not answers nobody, and must not keep what others could serve. By this process's own clock its leases
 are valid for a little less than by the database's, counted from before the heartbeat was sent: when another one may take over,
 this one has stopped answering from memory; its writes the fences keep out in any case.
@@ -11,10 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 from uuid import uuid4
 from weakref import WeakValueDictionary
@@ -26,6 +24,7 @@ from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import TOPIC_PREFIX, Lease, Leases, topic_of
 from oncelog_service.cluster.placement import preferred
 from oncelog_service.storage.port import Dead, Fence, Instance, LeaseHolder, LeaseTable, StoreError
+from oncelog_service.workers import Worker, Workers
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +57,8 @@ class Membership(Leases):
         clock: Clock,
         on_dead: Callable[[Exception], None],
         on_lost: Callable[[bytes], None],
+        *,
+        workers: Workers,
     ) -> None:
         """``on_dead`` is called on the event loop, once, when others may have taken over everything; ``on_lost``, when another
         process is known to have a resource.
@@ -71,7 +72,8 @@ class Membership(Leases):
         self._on_dead = on_dead
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
-        self._threads = ThreadPoolExecutor(_ASKING, "oncelog-cluster")
+        self._workers = workers
+        self._threads = workers.pool(_ASKING, "oncelog-cluster")
         self._mine: dict[bytes, Lease] = {}
         self._kept: dict[bytes, float] = {}
         self._locks: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
@@ -80,15 +82,17 @@ class Membership(Leases):
         self.vanished: Mapping[str, str] = {}
         """id → URL of those that this process has seen alive and that are not any more; but where another one has come for it."""
         self._valid_until = -1.0
-        self._ending = threading.Event()
-        self._heart = threading.Thread(target=self._beat, name="oncelog-heartbeat", daemon=True)
+        self._ending = False
+        self._heart: Worker | None = None
+        self._has_turned = True
+        """The event loop, since the heartbeat before this one."""
 
     async def join(self) -> None:
         """Begins to be alive. Raises StoreError."""
         began = self._clock.monotonic()
         await self._call(self._table.join, self.id, self.url, self._ttl_ms)
         self._renewed(began, await self._call(self._table.instances))
-        self._heart.start()
+        self._heart = self._workers.begin("oncelog-heartbeat", self._beat, self._ttl / _BEATS)
 
     async def leave(self) -> None:
         """Lets the others take over at once. Where the database cannot be reached, they find out when the leases expire."""
@@ -97,11 +101,11 @@ class Membership(Leases):
             await self._call(self._table.leave, self.id)
         except StoreError as error:
             _log.warning("the others will take over when the leases have expired: %s", error)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False)
 
     def abandon(self) -> None:
         """Holds nothing any more, since the store has failed. Writes may still be under way; :meth:`leave` follows."""
-        self._ending.set()
+        self._end()
         self._mine.clear()
 
     # --- leases
@@ -232,7 +236,7 @@ class Membership(Leases):
         return await self._ask(self._table.holder, resource)
 
     def _standing(self) -> bool:
-        return self._clock.monotonic() < self._valid_until and not self._ending.is_set()
+        return self._clock.monotonic() < self._valid_until and not self._ending
 
     def check_alive(self) -> None:
         """Raises StorageUnavailable when nothing may be answered any more."""
@@ -260,33 +264,35 @@ class Membership(Leases):
             lock = self._locks[resource] = asyncio.Lock()
         return lock
 
-    # --- the heartbeat, on its thread
+    # --- the heartbeat, by its worker
 
     @property
     def _ttl_ms(self) -> int:
         return round(self._ttl * 1000)
 
-    def _beat(self) -> None:
-        turned = threading.Event()
-        turned.set()
-        while not self._ending.wait(self._ttl / _BEATS):
-            if not turned.is_set():
-                _log.warning("the event loop has not turned since the last heartbeat; until it does, the leases are not renewed")
-                continue
-            turned.clear()
-            self._on_loop(turned.set)
-            began = self._clock.monotonic()  # before it is sent: the database's clock starts when it arrives, which is later
-            try:
-                alive = self._table.renew(self.id, self._ttl_ms)
-            except Dead as error:
-                self._on_loop(self._dead, error)
-                return
-            except StoreError as error:
-                _log.warning("the heartbeat did not get through and will be tried again: %s", error)
-            except Exception:  # a bug: without a heartbeat the leases end, and never come back
-                _log.exception("the heartbeat failed and will be tried again")
-            else:
-                self._renewed(began, alive)
+    def _beat(self, worker: Worker) -> None:
+        if self._ending:
+            return
+        if not self._has_turned:
+            _log.warning("the event loop has not turned since the last heartbeat; until it does, the leases are not renewed")
+            return
+        self._has_turned = False
+        worker.report(self._turned)
+        began = self._clock.monotonic()  # before it is sent: the database's clock starts when it arrives, which is later
+        try:
+            alive = self._table.renew(self.id, self._ttl_ms)
+        except Dead as error:
+            worker.end()
+            worker.report(self._dead, error)
+        except StoreError as error:
+            _log.warning("the heartbeat did not get through and will be tried again: %s", error)
+        except Exception:  # a bug: without a heartbeat the leases end, and never come back
+            _log.exception("the heartbeat failed and will be tried again")
+        else:
+            self._renewed(began, alive)
+
+    def _turned(self) -> None:
+        self._has_turned = True
 
     def _renewed(self, began: float, alive: Sequence[Instance]) -> None:
         before = {each.id: each.url for each in self._alive.values()}
@@ -297,14 +303,13 @@ class Membership(Leases):
         self._seen = {each.id: self._seen.get(each.id, 0) + 1 for each in alive}
         self._valid_until = began + self._ttl * (1 - _MARGIN)
 
-    def _on_loop(self, call: Callable[..., None], *args: object) -> None:
-        try:
-            self._loop.call_soon_threadsafe(call, *args)
-        except RuntimeError:  # the loop was closed under us
-            return
-
     def _dead(self, error: Exception) -> None:
-        if not self._ending.is_set():
-            self._ending.set()
+        if not self._ending:
+            self._end()
             self.death = error
             self._on_dead(error)
+
+    def _end(self) -> None:
+        self._ending = True
+        if self._heart is not None:
+            self._heart.end()

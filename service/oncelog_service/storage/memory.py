@@ -39,7 +39,8 @@ class MemoryStore:
         self.disk = Disk() if disk is None else disk
         self._open = True
         self._lock = threading.RLock()
-        self._sorted = {table: sorted(rows) for table, rows in self.disk.tables.items()}
+        self.ordered = {table: sorted(rows) for table, rows in self.disk.tables.items()}
+        """Table → its keys, in order. Openings that are there at the same time share them."""
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         with self._lock:
@@ -49,7 +50,7 @@ class MemoryStore:
     def scan(self, table: Table, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
         with self._lock:
             self._check()
-            keys = self._sorted[table]
+            keys = self.ordered[table]
             found = keys[bisect_left(keys, start) : bisect_left(keys, stop)]
             rows = [(key, self.disk.tables[table][key]) for key in found]
         for row in reversed(rows) if reverse else rows:
@@ -120,11 +121,11 @@ class MemoryStore:
                 self._put(table, key, value)
             for table, key in batch.deletes:
                 if self.disk.tables[table].pop(key, None) is not None:
-                    keys = self._sorted[table]
+                    keys = self.ordered[table]
                     del keys[bisect_left(keys, key)]
 
     def _put(self, table: Table, key: bytes, value: bytes) -> None:
         rows = self.disk.tables[table]
         if key not in rows:
-            insort(self._sorted[table], key)
+            insort(self.ordered[table], key)
         rows[key] = value

@@ -59,13 +59,14 @@ def _in_use(error: CannotOpen) -> CannotOpen:
 
 
 async def _changed(url: str, store: Store, change: Callable[[Access], Awaitable[T]]) -> T:
-    clock = SystemClock()
+    clock, workers = SystemClock(), ThreadWorkers()
     table = store.lease_table()
     leases = Leases()
     if table is not None:
-        leases = Membership(table, this_process(), lambda: None, _TTL_SECONDS, clock, lambda error: None, lambda resource: None)
+        told = (lambda error: None), (lambda resource: None)
+        leases = Membership(table, this_process(), lambda: None, _TTL_SECONDS, clock, *told, workers=workers)
         await leases.join()
-    writer = Writer(store, lambda error: None, leases.lost, clock=clock, workers=ThreadWorkers())
+    writer = Writer(store, lambda error: None, leases.lost, clock=clock, workers=workers)
     try:
         with opening(url):
             check_whole(store)  # after joining, as a service does
