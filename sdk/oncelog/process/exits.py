@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from math import inf
 from typing import Any, Protocol
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from oncelog.errors import OncelogError
 from oncelog.process import forks
@@ -37,7 +37,7 @@ class _Ending(Protocol):
         words."""
 
 
-_live: WeakSet[Any] = WeakSet()
+_live = WeakKeyDictionary[Any, None]()
 _last: list[Callable[[], str | None]] = []
 _armed: set[int] = set()
 over: set[int] = set()
@@ -46,7 +46,7 @@ over: set[int] = set()
 
 def register(each: _Ending) -> None:
     """Have it asked when this process ends, if it still lives then."""
-    _live.add(each)
+    _live[each] = None
     _arm()
 
 

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 from typing import Any, Protocol
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from oncelog.errors import Forked
 
@@ -30,7 +30,7 @@ class _Process:
         self.pid = os.getpid()
         self.depth = 0
         self.lock = threading.Lock()
-        self.known: WeakSet[Any] = WeakSet()
+        self.known = WeakKeyDictionary[Any, None]()
 
     def begin(self) -> None:
         """Tell every object that this is a child."""
@@ -59,7 +59,7 @@ def here() -> int:
 
 def register(each: _Forkable) -> None:
     """Have ``each._after_fork()`` called in every child that is forked while it lives."""
-    _process.known.add(each)
+    _process.known[each] = None
 
 
 def check_made_here(home: int, what: str) -> None:

@@ -64,7 +64,7 @@ class Markers:
             return
         columns = self.table.c
         names = tuple_(columns.store_id, columns.write_pointer)
-        these = and_(columns.resource == self._resource, names.in_([tuple(key) for key in keys]))
+        these = and_(columns.resource == self._resource, names.in_([tuple(key) for key in sorted(keys)]))
         if connection.dialect.name == "postgresql":
             free = select(columns.store_id, columns.write_pointer).where(these).with_for_update(skip_locked=True)
             these = and_(columns.resource == self._resource, names.in_(free))

@@ -237,7 +237,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         # A service that was restarted may not know yet how transactions ended; one with an old copy of its data never will.
         both = [(topic, one, newest[topic]) for topic, one in reached.items() if topic in newest]
         behind = {topic for topic, one, now in both if now.generation == one.generation and now.stable < one.pos}
-        for topic in behind - self._behind:
+        for topic in sorted(behind - self._behind):
             stable, pos = newest[topic].stable, reached[topic].pos
             logger.warning("oncelog source: topic %s is stable up to %d, though %d was reached; waiting", topic, stable, pos)
         self._behind = behind

@@ -1,0 +1,57 @@
+"""The twin of threads on an event loop: where one of its calls would block, the loop goes on with others until that is done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy.util import await_only, greenlet_spawn
+
+from oncelog import Client
+from oncelog.api.api import surrounded
+from oncelog.http.sockets import Deadline, Engine, Network, Stream
+from oncelog.process.clock import Clock
+
+T = TypeVar("T")
+
+
+async def on_loop(call: Callable[[], T]) -> T:
+    """What a call returns or raises that blocks by such clients alone: no thread, no lock that another one holds."""
+    made: T = await greenlet_spawn(call)
+    return made
+
+
+def clients_on_loop(network: Network, clock: Clock) -> type[Client]:
+    """Clients of threads over the network of an event loop, for what :func:`on_loop` calls."""
+    return surrounded(
+        Client, network=_Network(network), clock=clock._replace(sleep=lambda seconds: await_only(asyncio.sleep(seconds)))
+    )
+
+
+class _Network:
+    """Its operations return when those of the loop's network have."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    async def addresses(self, host: str, port: int, deadline: Deadline) -> Sequence[Any]:
+        return await_only(self._network.addresses(host, port, deadline))
+
+    async def connect(self, address: Any, deadline: Deadline) -> Stream:
+        return _Stream(await_only(self._network.connect(address, deadline)))
+
+    async def to_engine(self, engine: Engine, deadline: Deadline) -> Stream:
+        return _Stream(await_only(self._network.to_engine(engine, deadline)))
+
+
+class _Stream:
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.is_quiet, self.close = stream.is_quiet, stream.close
+
+    async def send(self, data: bytes | memoryview, deadline: Deadline) -> None:
+        await_only(self._stream.send(data, deadline))
+
+    async def receive(self, most: int, deadline: Deadline) -> bytes:
+        return await_only(self._stream.receive(most, deadline))
