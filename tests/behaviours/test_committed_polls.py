@@ -137,6 +137,19 @@ def test_a_consumer_that_is_held_up_is_answered_and_told_the_same(house: House, 
     assert read_headers(receive(wait=60_000).headers)[1] is None
 
 
+def test_who_has_committed_reads_that_at_once_also_as_a_consumer(house: House) -> None:
+    house.topic.publish("a")
+    epoch = house.client.open_subscription("t", "s", start=1).epoch
+    for offset in range(1, 5):
+        house.client.seek_subscription("t", "s", offset, epoch=epoch)
+        epoch += 1
+        pointer = house.start("long")
+        house.topic.publish_under(pointer, "mine")
+        house.end(pointer, "commit")
+        answer = done(house.topic.request("POST", "/subscriptions/s/receive", json={"epoch": epoch}))
+        assert [len(answer.json()), len(committed(house, startOffset=offset))] == [1, 1]
+
+
 def test_a_wait_goes_on_behind_what_was_rolled_back_and_its_answer_says_how_far_it_has_come(house: House) -> None:
     pointer = house.start()
     house.topic.publish_under(pointer, "undone", "undone")

@@ -98,7 +98,7 @@ class Polls:
         start = await self._start(request)
         offset = None if request.start_offset is None else request.start_offset + (not request.inclusive)
         end = self._clock.monotonic() + min(request.wait or 0, self._limits.max_wait_ms) / 1000
-        looked_at, told_by = None, max(end, self._clock.monotonic() + _TOLD_SECONDS)
+        looked_at, told_by = None, self.told_by(end)
         while True:
             seen = self._last_id(committed)
             page = await self.page(start, limit, encoding, await self._as_known(transaction), place, committed)
@@ -110,7 +110,7 @@ class Polls:
             if page.messages or page.undecided or left <= 0:
                 if not committed or page.messages:
                     return page._replace(last_id=looked_at)
-                if not await self._told(seen, told_by):
+                if not await self.told(seen, told_by):
                     return page._replace(last_id=looked_at, held=self.held())
                 continue
             if (data := request.transaction) is not None and len(data) > _REMEMBERED_BYTES:
@@ -297,7 +297,11 @@ class Polls:
             return None
         return Held(run.first_offset, run.write_pointer, split_row_id(run.first_id)[0], self._clock.now_ms())
 
-    async def _told(self, seen: bytes | None, end: float) -> bool:
+    def told_by(self, end: float) -> float:
+        """By when, at the latest, who waits till ``end`` reads what has ended before it asked."""
+        return max(end, self._clock.monotonic() + _TOLD_SECONDS)
+
+    async def told(self, seen: bytes | None, end: float) -> bool:
         """Whether more is decided than up to the message ``seen``, by then: what comes behind it has ended, and the topic is told
         a moment later."""
         while (left := end - self._clock.monotonic()) > 0:

@@ -235,7 +235,7 @@ class Subscriptions:
             start = await self._polls.start_at_offset(row.cursor or 0)
         limit = min(asked.limit or self._limits.default_poll_messages, self._limits.max_poll_messages)
         end = self._clock.monotonic() + min(asked.wait, self._limits.max_wait_ms) / 1000
-        looked_at: bytes | None = None
+        looked_at, told_by = None, self._polls.told_by(end)
         while True:
             seen = self._ranges.last_stable_id
             page = await self._polls.page(start, limit, encoding, SETTLED, place, stable=True)
@@ -246,7 +246,9 @@ class Subscriptions:
             if page.messages:
                 return page._replace(last_id=looked_at)
             if end <= self._clock.monotonic():
-                return page._replace(last_id=looked_at, held=self._polls.held())
+                if not await self._polls.told(seen, told_by):
+                    return page._replace(last_id=looked_at, held=self._polls.held())
+                continue
             if not await self._polls.decision(
                 seen, end, self._changes, is_over=lambda: self._refusal(name, asked.epoch) is not None
             ):
