@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -25,8 +23,7 @@ from oncelog.errors import (
 )
 from oncelog.process.procedures import drive
 from oncelog.wire.media import JSON
-from oncelog.wire.models import Acknowledge, NamespacePolicies
-from tests.patience import PATIENCE
+from oncelog.wire.models import NamespacePolicies
 from tests.sdk.fakes import Answer, Request, fake_server, problem
 from tests.world.awaits import of_threads
 from tests.world.service import free_port
@@ -188,19 +185,6 @@ def test_a_call_is_tried_again_while_that_is_safe_and_its_time_lasts() -> None:
         with pytest.raises(StorageUnavailable) as caught:
             client.open_producer("t", "p")
         assert not caught.value.definite
-
-
-def test_a_call_that_is_to_end_within_a_time_does_however_long_an_answer_may_take() -> None:
-    hold, begun = threading.Event(), time.monotonic()
-
-    def hangs(_: Request) -> None:
-        hold.wait(PATIENCE)
-
-    with fake_server(hangs) as fake, Client(fake.url, timeout=30) as client:
-        with pytest.raises(ResponseTimeout):
-            client.acknowledge("t", "s", Acknowledge(epoch=1, offset=0), within=0.3)
-        hold.set()
-    assert time.monotonic() - begun < 20
 
 
 def test_what_may_have_been_done_is_not_done_again() -> None:

@@ -33,6 +33,7 @@ from oncelog.sql.markers import Decision, Key, Markers
 from tests.postgres import PostgresServer
 from tests.sdk.databases import change, effects, opened, with_effects
 from tests.sdk.memory_service import MemoryClient
+from tests.world.clock import passing
 
 LOST = OperationalError("COMMIT", None, Exception("the connection is lost"))
 
@@ -233,9 +234,9 @@ def test_a_commit_that_failed_counts_if_it_was_done_and_an_interruption_is_raise
 @pytest.mark.parametrize("exhausted", [True, False])
 @pytest.mark.parametrize("done", [True, False])
 def test_a_commit_that_nobody_can_ask_for_is_in_doubt_until_the_database_is_back(
-    client: MemoryClient, engine: Engine, done: bool, exhausted: bool, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, done: bool, exhausted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sql_participant, "RESOLVE_SECONDS", 0.05)
+    client = surrounded(MemoryClient, clock=passing())()
     database = Faulty(engine, "shop", fault=LOST, done=done)
     with monkeypatch.context() as gone:
         fault = PoolTimeout("QueuePool limit reached") if exhausted else None

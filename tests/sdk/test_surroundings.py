@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,8 +12,10 @@ import pytest
 from oncelog import AsyncClient, Client
 from oncelog.api.api import surrounded
 from oncelog.errors import ConnectionFailed, OncelogError, ResponseTimeout
-from oncelog.http.sockets import Deadline
+from oncelog.http.sockets import CONNECT_SECONDS, Deadline
 from oncelog.process.clock import REAL, Clock
+from oncelog.process.procedures import got
+from oncelog.wire.models import Acknowledge
 from tests.patience import PATIENCE
 from tests.world.on_loop import clients_on_loop, on_loop
 
@@ -19,21 +23,28 @@ URL = "http://10.0.0.1:7070"
 
 
 class Surroundings:
-    """A network of one host and a clock that goes while somebody waits."""
+    """A network of hosts that answer nothing, and a clock that goes while somebody waits."""
 
-    def __init__(self, *, refuses: bool) -> None:
+    def __init__(self, *, refuses: bool = False, hosts: int = 1) -> None:
+        """``refuses``: no connection is taken; ``hosts``: addresses of a name, of which more than one takes none either."""
         self.now = 0.0
         self.clock = Clock(lambda: self.now, lambda: self.now, self.sleep)
-        self.connections = 0
-        self._refuses = refuses
+        self.began: list[float] = []
+        """When each connection was asked for."""
+        self._refuses, self._hosts = refuses, hosts
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
+    async def addresses(self, host: str, port: int, deadline: Deadline) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"10.0.0.{at}", port)) for at in range(self._hosts)]
+
     async def connect(self, address: Any, deadline: Deadline) -> Any:
-        self.connections += 1
+        self.began.append(self.now)
         if self._refuses:
             raise ConnectionRefusedError
+        if self._hosts > 1:
+            await self.receive(1, deadline)
         return self
 
     async def send(self, data: bytes, deadline: Deadline) -> None:
@@ -47,38 +58,66 @@ class Surroundings:
     def close(self) -> None: ...
 
 
-def asked(here: Surroundings, *, timeout: float, retry: float) -> OncelogError:
-    """What a call of the client of threads ends with."""
-    with surrounded(Client, network=here, clock=here.clock)(URL, timeout=timeout, retry=retry) as client:
-        with pytest.raises(OncelogError) as caught:
-            client.topics()
-        return caught.value
+class Threads:
+    """How a test asks: by the client of threads."""
 
+    kind: type[Any] = Client
 
-def asked_in_a_loop(here: Surroundings, *, timeout: float, retry: float) -> OncelogError:
-    """What a call of the client for asyncio ends with."""
+    def error(self, here: Surroundings, call: Callable[[Any], Any], url: str = URL, **options: float) -> OncelogError:
+        """What a call ends with."""
 
-    async def asked() -> OncelogError:
-        async with surrounded(AsyncClient, network=here, clock=here.clock)(URL, timeout=timeout, retry=retry) as client:
+        async def asked() -> OncelogError:
+            client = surrounded(self.kind, network=here, clock=here.clock)(url, **options)
             with pytest.raises(OncelogError) as caught:
-                await client.topics()
+                await got(call(client))
+            await got(client.close())
             return caught.value
 
-    return asyncio.run(asked())
+        return asyncio.run(asked())
 
 
-@pytest.mark.parametrize("asks", [asked, asked_in_a_loop])
-def test_a_call_ends_with_its_time_by_the_clock_that_the_client_was_given(asks: Any) -> None:
-    here = Surroundings(refuses=False)
-    assert isinstance(asks(here, timeout=1e6, retry=0), ResponseTimeout)
-    assert (here.now, here.connections) == (1e6, 1)
+class Loop(Threads):
+    """By that for asyncio."""
+
+    kind = AsyncClient
+
+
+@pytest.fixture(params=[Threads, Loop])
+def asking(request: pytest.FixtureRequest) -> Threads:
+    asking: Threads = request.param()
+    return asking
+
+
+def test_a_call_ends_with_its_time_by_the_clock_that_the_client_was_given(asking: Threads) -> None:
+    error = asking.error(here := Surroundings(), lambda client: client.topics(), timeout=1e6, retry=0)
+    assert isinstance(error, ResponseTimeout)
+    assert (here.now, here.began) == (1e6, [0.0])
+
+
+def test_a_call_that_is_to_end_within_a_time_does_however_long_an_answer_may_take(asking: Threads) -> None:
+    acknowledged = Acknowledge(epoch=1, offset=0)
+    error = asking.error(
+        here := Surroundings(), lambda client: client.acknowledge("t", "s", acknowledged, within=0.3), timeout=30
+    )
+    assert isinstance(error, ResponseTimeout)
+    assert here.now == 0.3
+
+
+def test_the_addresses_of_a_host_share_the_time_for_connecting(asking: Threads) -> None:
+    """One that does not answer leaves as much to the next one; and connecting has a time of its own, whatever the answer has."""
+    error = asking.error(
+        here := Surroundings(hosts=8), lambda client: client.topics(), "http://many.example", timeout=30, retry=0
+    )
+    assert (type(error), error.definite) == (ConnectionFailed, True)
+    assert here.began == pytest.approx([CONNECT_SECONDS * at / 8 for at in range(8)])
+    assert here.now == pytest.approx(CONNECT_SECONDS)
 
 
 def test_a_call_is_tried_again_over_the_network_and_by_the_clock_that_the_client_was_given() -> None:
-    here = Surroundings(refuses=True)
-    assert isinstance(asked(here, timeout=30, retry=1e4), ConnectionFailed)
+    error = Threads().error(here := Surroundings(refuses=True), lambda client: client.topics(), retry=1e4)
+    assert (type(error), error.definite) == (ConnectionFailed, True)
     assert 1e4 - 10 < here.now <= 1e4
-    assert here.connections > 1_000
+    assert len(here.began) > 1_000
 
 
 class Meeting:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -285,27 +283,10 @@ def test_a_connection_that_is_used_again_has_the_time_of_its_own_request() -> No
         transport.close()
 
 
-def test_the_addresses_of_a_host_share_the_time_for_connecting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that does not answer leaves as much to the next one; and connecting has a time of its own, whatever the answer has."""
-    with _full() as silent, fake_server(lambda _: Answer(200, b"x")) as fake:
-        good, real = ("127.0.0.1", urlsplit(fake.url).port), socket.getaddrinfo
-        addresses: list[object] = []
-
-        def several(host: str, *given: object, **named: object) -> object:
-            if host != "many.example":
-                return real(host, *given, **named)  # type: ignore[arg-type]
-            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
-
-        monkeypatch.setattr(socket, "getaddrinfo", several)
-        monkeypatch.setattr("oncelog.http.connections.CONNECT_SECONDS", 2.0)
-        addresses += [silent, good]
-        assert Transport("http://many.example", timeout=PATIENCE).call("GET", "/") == b"x"
-        addresses[:] = [silent] * 8
-        begun = time.monotonic()
-        with pytest.raises(ConnectionFailed) as caught:
-            Transport("http://many.example", timeout=30).call("POST", "/")
-        assert time.monotonic() - begun < 20
-        assert caught.value.definite
+def test_a_host_that_takes_no_connection_is_not_waited_for_longer_than_its_time() -> None:
+    with _full() as (host, port), pytest.raises(ConnectionFailed) as caught:
+        Transport(f"http://{host}:{port}", timeout=0.2).call("GET", "/")
+    assert caught.value.definite
 
 
 def test_a_name_that_is_not_found_in_time_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,17 @@ def later(seconds: Callable[[], float]) -> Clock:
     return Clock(lambda: REAL.monotonic() + seconds(), lambda: REAL.time() + seconds(), REAL.sleep)
 
 
+def passing() -> Clock:
+    """A client's clock by which nobody sleeps: it is ahead of this machine's by all that was slept."""
+    slept = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal slept
+        slept += seconds
+
+    return later(lambda: slept)._replace(sleep=sleep)
+
+
 class ManualClock:
     """A clock that goes only when told to, backwards too; for whoever sleeps, as the machine's."""
 
