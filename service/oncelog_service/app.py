@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from oncelog.http.sockets import Network
 from oncelog_service.clock import Clock, SystemClock
 from oncelog_service.config import Settings, open_file
 from oncelog_service.process.reloading import Reloading, Running
@@ -41,9 +42,12 @@ def build_service(
     open_store: Callable[[], Store] | None = None,
     url: str | None = None,
     workers: Workers | None = None,
+    network: Network | None = None,
 ) -> Service:
-    """Builds a service from its settings; tests hand in a clock, a store or workers of their own. ``url``: where it listens."""
-    return Service(settings, open_store or store_opener(settings.store), clock or SystemClock(), workers or ThreadWorkers(), url)
+    """Builds a service from its settings; tests hand in a clock, a store, workers or a network of their own. ``url``: where it
+    listens."""
+    opener = open_store or store_opener(settings.store)
+    return Service(settings, opener, clock or SystemClock(), workers or ThreadWorkers(), url, network)
 
 
 class Exposed(ValueError):

@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+from oncelog.process import clock as client
+
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Linux's CLOCK_MONOTONIC stops while the machine is suspended; a lease does not."""
 
@@ -79,3 +81,8 @@ class SteadyClock(RunningClock):
     def now_ms(self) -> int:
         """Milliseconds since 1970; behind the clock itself where that was set forward, never ahead of it."""
         return min(self._clock.now_ms(), super().now_ms())
+
+
+def of_clients(clock: Clock) -> client.Clock:
+    """The clock that the SDK goes by where a service is the client of another one."""
+    return client.Clock(clock.elapsed, lambda: clock.now_ms() / 1000, time.sleep)

@@ -15,6 +15,7 @@ from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
 from oncelog.errors import NotServedHere, NotSupported, OncelogError, StorageFailed, StorageUnavailable
+from oncelog.http.sockets import Network
 from oncelog_service.access.access import Access
 from oncelog_service.access.audit import Audit
 from oncelog_service.access.issuer import Issuer
@@ -147,12 +148,20 @@ class Service:
     """Serves one store. Everything runs on the event loop that :meth:`start` was called on."""
 
     def __init__(
-        self, settings: Settings, open_store: Callable[[], Store], clock: Clock, workers: Workers, url: str | None = None
+        self,
+        settings: Settings,
+        open_store: Callable[[], Store],
+        clock: Clock,
+        workers: Workers,
+        url: str | None = None,
+        network: Network | None = None,
     ) -> None:
-        """``url``: the address at which other processes over the same store, and clients, find this one."""
+        """``url``: the address at which other processes over the same store, and clients, find this one. ``network``: over which
+        it reaches others; else sockets."""
         self.settings = settings
         self.url = url or settings.advertised_url or settings.url_of(settings.host, settings.port)
         self.clock = clock
+        self.network = network
         self._workers = workers
         self.failures = 0
         """How often the store had to be reopened."""
@@ -525,6 +534,7 @@ class Service:
             self._on_failure,
             self._on_lost,
             workers=self._workers,
+            network=self.network,
         )
         await membership.join()
         return membership
@@ -550,7 +560,7 @@ class Service:
         settings = self.settings
         if settings.transactions_url is not None:
             token = settings.transactions_token or settings.token
-            remote = opened.remote = RemoteTransactions(settings.transactions_url, token, store_id, self.clock)
+            remote = opened.remote = RemoteTransactions(settings.transactions_url, token, store_id, self.clock, self.network)
             return remote
 
         async def recover(lease: Lease) -> TransactionManager:
@@ -562,7 +572,7 @@ class Service:
         await leader.begin()
         if opened.leases.alive is None:
             return leader.here
-        leased = opened.remote = LeasedTransactions(leader, self.access.own_token, store_id, self.clock)
+        leased = opened.remote = LeasedTransactions(leader, self.access.own_token, store_id, self.clock, self.network)
         return leased
 
     async def _keep_house(self, leases: Leases, topics: Topics) -> None:

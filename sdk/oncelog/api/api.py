@@ -158,14 +158,17 @@ AnyApi = Api | AsyncApi
 C = TypeVar("C", bound=AnyApi)
 
 
-def surrounded(clients: type[C], *, network: Network | None = None, clock: Clock = REAL) -> type[C]:
+S = TypeVar("S", bound=Api | calls.Calls)
+
+
+def surrounded(clients: type[S], *, network: Network | None = None, clock: Clock = REAL) -> type[S]:
     """Make the class of such clients over another network than sockets, or under another clock: a test's. Whatever works through
     one of them goes by its clock, too."""
     if issubclass(clients, Api):
         own: dict[str, object] = {"_asynchronous": surrounded(clients._asynchronous, network=network, clock=clock)}
     else:
         own = {"_shell": staticmethod(partial(clients._shell, network=network, clock=clock))}
-    made: type[C] = type(clients.__name__, (clients,), own)
+    made: type[S] = type(clients.__name__, (clients,), own)
     return made
 
 

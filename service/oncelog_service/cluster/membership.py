@@ -13,14 +13,18 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
+from functools import cached_property
 from typing import TypeVar
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from oncelog.errors import NotServedHere, OncelogError, StorageUnavailable
-from oncelog.http.transport import Transport
+from oncelog.http.sockets import Network
+from oncelog.http.transport import AsyncTransport
+from oncelog.http.trust import Trust
 from oncelog.wire.media import JSON
-from oncelog_service.clock import Clock
+from oncelog_service.clock import Clock, of_clients
 from oncelog_service.cluster.leases import TOPIC_PREFIX, Lease, Leases, topic_of
 from oncelog_service.cluster.placement import preferred
 from oncelog_service.storage.port import Dead, Fence, Instance, LeaseHolder, LeaseTable, StoreError
@@ -59,6 +63,7 @@ class Membership(Leases):
         on_lost: Callable[[bytes], None],
         *,
         workers: Workers,
+        network: Network | None = None,
     ) -> None:
         """``on_dead`` is called on the event loop, once, when others may have taken over everything; ``on_lost``, when another
         process is known to have a resource.
@@ -73,6 +78,7 @@ class Membership(Leases):
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._workers = workers
+        self._network = network
         self._threads = workers.pool(_ASKING, "oncelog-cluster")
         self._mine: dict[bytes, Lease] = {}
         self._kept: dict[bytes, float] = {}
@@ -152,17 +158,17 @@ class Membership(Leases):
         namespace, topic = name
         body = json.dumps({"namespace": namespace, "topic": topic, "instance": self.id}).encode()
 
-        def ask() -> None:
-            transport = Transport(holder.url, self._own_token(), self._ttl)
-            try:
-                transport.call("POST", _HAND_OVER, body, JSON)
-            finally:
-                transport.close()
-
         try:
-            await self._call(ask)
+            clock = of_clients(self._clock)
+            transport = AsyncTransport(holder.url, self._own_token(), self._ttl, self._trust, network=self._network, clock=clock)
+            with closing(transport):
+                await transport.ask("POST", _HAND_OVER, body, JSON)
         except OncelogError as error:
             raise StorageUnavailable(f"{holder.url} serves it and does not hand it over: {error.detail}") from error
+
+    @cached_property
+    def _trust(self) -> Trust:
+        return Trust.chosen()  # once, as its certificates are read on the event loop
 
     def belongs_here(self, resource: bytes) -> bool:
         return resource in self._mine or preferred(resource, self._alive) == self.id

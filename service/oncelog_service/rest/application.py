@@ -22,6 +22,7 @@ from oncelog.errors import (
 from oncelog.http.transport import READ_SECONDS
 from oncelog_service.access.audit import NOTHING, Asked
 from oncelog_service.access.grants import EVERYBODY, Principal
+from oncelog_service.clock import of_clients
 from oncelog_service.logs import Asking
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bearer import bearer_of
@@ -77,7 +78,8 @@ class Application:
         settings = service.settings
         self._access = service.access
         self._audit = service.audit
-        self._forwarder = Forwarder(service.access, settings.max_wait_ms / 1000 + READ_SECONDS)
+        longest = settings.max_wait_ms / 1000 + READ_SECONDS
+        self._forwarder = Forwarder(service.access, longest, network=service.network, clock=of_clients(service.clock))
         self.watch.ask = lambda url, target: self._forwarder.ask(url, "GET", target)
         self._names = Names.of(settings)
         made = {"/openapi.json": openapi_answer, "/docs": docs_answer}

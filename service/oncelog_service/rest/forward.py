@@ -12,8 +12,9 @@ from urllib.parse import urljoin, urlsplit
 from oncelog.errors import ConnectionFailed, StorageUnavailable, from_problem
 from oncelog.http.connections import FAILURES, Connections, connection_error
 from oncelog.http.credentials import authorization, shown
-from oncelog.http.sockets import Awaiting, Deadline
+from oncelog.http.sockets import Awaiting, Deadline, Network
 from oncelog.http.trust import Trust
+from oncelog.process.clock import REAL, Clock
 from oncelog.wire.media import JSON
 from oncelog_service.access.access import Access
 from oncelog_service.access.grants import EVERYBODY, Principal
@@ -34,9 +35,11 @@ class Forwarder:
     """Asks other instances, with the rights of who asks here. What asks ends with its task, and the request at the other instance
     with it."""
 
-    def __init__(self, access: Access, longest_seconds: float) -> None:
-        """``longest_seconds``: until an answer must have come."""
+    def __init__(self, access: Access, longest_seconds: float, *, network: Network | None = None, clock: Clock = REAL) -> None:
+        """``longest_seconds``: until an answer must have come; ``network``: else sockets."""
         self._access = access
+        self._network = Awaiting() if network is None else network
+        self._clock = clock
         self._longest = longest_seconds
 
     @cached_property
@@ -76,10 +79,10 @@ class Forwarder:
             if principal is not EVERYBODY:
                 passed[ON_BEHALF.decode()] = principal.name
         url += target
-        with closing(Connections(self._trust, Awaiting())) as connections:
+        with closing(Connections(self._trust, self._network)) as connections:
             for _ in range(_HOPS):
                 try:
-                    answer = await connections.ask(method, url, body, passed, Deadline(self._longest))
+                    answer = await connections.ask(method, url, body, passed, Deadline(self._longest, clock=self._clock))
                     try:
                         content = await answer.content()
                     finally:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from oncelog.errors import TransactionsUnavailable
+from oncelog.http.sockets import Network
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leader import Leader
 from oncelog_service.transactions.manager import TransactionManager
@@ -31,11 +32,14 @@ def _asked(
 class LeasedTransactions:
     """Implements the port (port.py) over the instance that serves it now. Belongs to one event loop."""
 
-    def __init__(self, leader: Leader[TransactionManager], token: str | None, store_id: str, clock: Clock) -> None:
+    def __init__(
+        self, leader: Leader[TransactionManager], token: str | None, store_id: str, clock: Clock, network: Network | None
+    ) -> None:
         self._leader = leader
         self._token = token
         self._store_id = store_id
         self._clock = clock
+        self._network = network
         self._remote: tuple[str, RemoteTransactions] | None = None
 
     @property
@@ -57,7 +61,7 @@ class LeasedTransactions:
             raise TransactionsUnavailable("no instance serves the transactions at this moment; nothing was done, try again")
         if self._remote is None or self._remote[0] != url:
             self.release()
-            self._remote = (url, RemoteTransactions(url, self._token, self._store_id, self._clock))
+            self._remote = (url, RemoteTransactions(url, self._token, self._store_id, self._clock, self._network))
         return self._remote[1]
 
     def release(self) -> None:

@@ -1,7 +1,6 @@
-"""Reaches a transaction service behind a URL: the port over the SDK's client, on threads of its own.
+"""Reaches a transaction service behind a URL: the port over the SDK's client.
 
-On threads of its own, because one that hangs must hold up nobody else: the event loop's common threads read the store for
-every poll. After one waited in vain, calls are refused at once for a moment instead of each waiting as long.
+After one call waited in vain, others are refused at once for a moment instead of each waiting as long.
 """
 
 from __future__ import annotations
@@ -9,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote
 
+from oncelog.api.api import surrounded
 from oncelog.api.calls import parse
 from oncelog.api.transactions import TransactionCalls
 from oncelog.errors import (
@@ -32,12 +31,12 @@ from oncelog.errors import (
     TransactionsUnavailable,
 )
 from oncelog.http.credentials import shown
-from oncelog.http.transport import Transport
-from oncelog.process.procedures import Procedure, drive
+from oncelog.http.sockets import Network
+from oncelog.process.procedures import Procedure
 from oncelog.wire.models import AskUnacknowledged, Enlisted, PruneInvalid, Settlement, TransactionState, TransactionStatus
 from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.access.owners import EVERYBODYS, may_touch
-from oncelog_service.clock import Clock
+from oncelog_service.clock import Clock, of_clients
 from oncelog_service.transactions.port import MayAppear, Owned
 from oncelog_service.transactions.wanted import EVERYTHING, Wanted
 
@@ -53,7 +52,8 @@ SLOW_SECONDS = 0.3
 """From how long on that was a wait. A connection that is refused is not: the next try finds it as soon as it is back."""
 WAIT_SECONDS = 1.0
 """Longest wait in one call of :meth:`RemoteTransactions.unacknowledged`: a stop waits for the call under way."""
-_THREADS = 16
+_AT_ONCE = 16
+"""Calls under way; as many connections."""
 _REMEMBERED = 100_000
 """Pointers known to have ended; as many as transactions end within seconds."""
 _ANSWERS = (
@@ -75,9 +75,8 @@ T = TypeVar("T")
 
 
 class _Calls(TransactionCalls):
-    """The SDK's calls, and those that only a service makes. Each is driven on a thread."""
+    """The SDK's calls, and those that only a service makes."""
 
-    _shell = Transport
     _owner: Mapping[str, str] = {}
 
     def of(self, owner: str | None) -> _Calls:
@@ -129,10 +128,12 @@ class _Calls(TransactionCalls):
 class RemoteTransactions:
     """Implements the port (port.py) over HTTP. Belongs to one event loop."""
 
-    def __init__(self, url: str, token: str | None, store_id: str, clock: Clock) -> None:
-        """``store_id``: whose participants are asked for. Raises ValueError for what is no http(s) URL."""
-        self._calls = _Calls(url, token=token, timeout=ANSWER_SECONDS, retry=RETRY_SECONDS)
-        self._threads = ThreadPoolExecutor(_THREADS, "oncelog-transactions")
+    def __init__(self, url: str, token: str | None, store_id: str, clock: Clock, network: Network | None = None) -> None:
+        """``store_id``: whose participants are asked for; ``network``: else sockets. Raises ValueError for no http(s) URL."""
+        calls = surrounded(_Calls, network=network, clock=of_clients(clock))
+        self._calls = calls(url, token=token, timeout=ANSWER_SECONDS, retry=RETRY_SECONDS)
+        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._closed = False
         self._store_id = store_id
         self._clock = clock
         self._ended: dict[int, None] = {}
@@ -149,7 +150,7 @@ class RemoteTransactions:
 
     def release(self) -> None:
         """Takes nothing more. Calls under way end by themselves, in seconds."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._closed = True
 
     async def synced(self) -> None:
         """Does nothing: what was answered is durable."""
@@ -269,7 +270,9 @@ class RemoteTransactions:
     async def _ask(self, call: Callable[[], Procedure[T]], definite: bool | None = None, by: str | None = None) -> T:
         """Returns what ``call`` answers. ``definite``: whether a failure is; None: as the client says. ``by``: for whom it is."""
         try:
-            answer = await asyncio.get_running_loop().run_in_executor(self._threads, self._unless_quiet, call)
+            answer = await self._unless_quiet(call)
+        except TransactionsUnavailable:
+            raise
         except _ANSWERS:
             self.reachable = True
             raise
@@ -280,23 +283,24 @@ class RemoteTransactions:
             raise
         except OncelogError as error:
             self._unavailable(error, definite)
-        except RuntimeError as error:  # the threads were shut down
-            raise TransactionsUnavailable("the service is stopping") from error
         self.reachable = True
         return answer
 
-    def _unless_quiet(self, call: Callable[[], Procedure[T]]) -> T:
-        """Calls, on a thread. Those that queued up behind one that waited in vain do not wait as long again."""
-        began = self._clock.monotonic()
-        if began < self._quiet_until:
-            raise ConnectionFailed("it could not be reached a moment ago", definite=True)
-        try:
-            return drive(call())
-        except ConnectionFailed:
-            now = self._clock.monotonic()
-            if now - began >= SLOW_SECONDS:
-                self._quiet_until = now + PAUSE_SECONDS
-            raise
+    async def _unless_quiet(self, call: Callable[[], Procedure[T]]) -> T:
+        """Calls. Those that queued up behind one that waited in vain do not wait as long again."""
+        async with self._places:
+            began = self._clock.elapsed()
+            if self._closed:
+                raise TransactionsUnavailable("the service is stopping")
+            if began < self._quiet_until:
+                raise ConnectionFailed("it could not be reached a moment ago", definite=True)
+            try:
+                return await call()
+            except ConnectionFailed:
+                now = self._clock.elapsed()
+                if now - began >= SLOW_SECONDS:
+                    self._quiet_until = now + PAUSE_SECONDS
+                raise
 
     def _unavailable(self, error: OncelogError, definite: bool | None) -> NoReturn:
         if self.reachable:
