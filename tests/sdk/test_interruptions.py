@@ -26,6 +26,7 @@ from sqlalchemy.orm import Session
 import oncelog
 from oncelog import AtomicBatch, Client, Consumer, Message, Outbox, OutboxRelay, Producer, Reader, SqlParticipant, errors
 from oncelog.errors import ProducerStopped, TransactionClosed, TransactionInDoubt
+from oncelog.process.clock import REAL
 from oncelog.process.errands import Errands
 from oncelog.process.turns import Condition, Turn
 from oncelog.producing.outcome import LOCK, Outcome, Outcomes
@@ -326,6 +327,7 @@ class Reading(Stream[bytes]):
 
     def __init__(self, at: FetchedAhead) -> None:
         super().__init__(at, timeout=0, codec=None, page_size=5)
+        self._clock = REAL
 
     async def _fetch(self, wait_ms: int) -> Found:
         at = self._at
