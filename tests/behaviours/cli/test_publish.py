@@ -318,12 +318,15 @@ def test_a_file_that_grows_is_resumed_and_one_that_has_changed_is_refused(
         assert value(run(*arguments, str(make(tmp_path, ids[:2])), url=running.url))["stored"] == 0
 
 
+@pytest.mark.parametrize("named", [(), ("--payload-column", "value")])
 @pytest.mark.parametrize("beside", ["message_id", "id"])
-def test_a_state_is_that_of_a_message_only_beside_its_id(running: RunningService, tmp_path: Path, beside: str) -> None:
+def test_a_state_is_that_of_a_message_only_beside_its_id(
+    running: RunningService, tmp_path: Path, beside: str, named: tuple[str, ...]
+) -> None:
     _create(running.url)
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.Table.from_pylist([{beside: b"1", "value": b"Albany", "state": "NY"}]), path)
-    done = run("publish", "t", "-i", "parquet", "--file", str(path), url=running.url)
+    done = run("publish", "t", "-i", "parquet", "--file", str(path), *named, url=running.url)
     assert (done.exit_code, "state is 'NY'" in done.stderr) == ((1, True) if beside == "message_id" else (0, False))
 
 

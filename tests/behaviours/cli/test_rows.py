@@ -314,6 +314,19 @@ def test_a_generation_of_any_row_is_its_own_unless_it_stands_beside_a_message_id
             by_columns(members | beside, Columns("payload", number="offset", generation=wanted))
 
 
+def test_a_payload_that_is_taken_out_of_a_message_is_no_fact_either_where_that_was_rolled_back() -> None:
+    members = {"payload": "x", "state": "rolled_back"}
+    with pytest.raises(InvalidRequest, match="state is 'rolled_back'"):
+        by_columns(members | {"message_id": "0a"}, Columns("payload"))
+    for beside, columns in (
+        ({}, Columns("payload")),
+        ({"message_id": "0a"}, Columns("payload", uncommitted=True)),
+        ({"message_id": "0a"}, Columns()),  # the whole row says it itself
+        ({"message_id": "0a", "state": ""}, Columns("payload")),  # of a CSV: it was of no transaction
+    ):
+        assert by_columns(members | beside, columns).payload
+
+
 def test_the_number_of_a_file_is_the_last_in_its_name(tmp_path: Path) -> None:
     for name, number in (("17.json", 17), ("2026-01-31-flight-017.csv", 17), ("v1.2-00017.json", 17), ("a7b", 7), ("/x9/y0", 0)):
         assert number_in(name) == number

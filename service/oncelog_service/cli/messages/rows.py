@@ -59,7 +59,9 @@ def by_columns(members: Mapping[str, Any], columns: Columns, whole: bytes | None
 
     Raises InvalidRequest.
     """
-    if MESSAGE_ID in members or columns.generation is not None:  # else a column of that name is the file's own
+    if MESSAGE_ID in members and columns.payload is not None:  # else a column of that name is the file's own
+        check_committed(members, columns)
+    if MESSAGE_ID in members or columns.generation is not None:  # likewise
         check_generation(members, columns)
     if columns.payload is not None:
         payload = _bytes(columns.payload, _member(members, columns.payload))
@@ -73,7 +75,7 @@ def by_columns(members: Mapping[str, Any], columns: Columns, whole: bytes | None
 
 def check_committed(members: Mapping[str, Any], columns: Columns) -> None:
     """Raises InvalidRequest for a message that `oncelog read` shows as undecided or rolled back: it would become a fact."""
-    if (state := members.get("state")) not in (None, "committed") and not columns.uncommitted:
+    if (state := members.get("state") or None) not in (None, "committed") and not columns.uncommitted:
         raise InvalidRequest(f"is a message whose state is {str(state)[:50]!r}: it is published with --uncommitted only")
 
 

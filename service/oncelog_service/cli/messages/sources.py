@@ -24,7 +24,7 @@ import typer
 
 from oncelog.errors import InvalidRequest
 from oncelog_service.cli.messages.interrupts import Interrupts
-from oncelog_service.cli.messages.rows import MESSAGE_ID, Columns, Row, as_message, as_object, by_columns, check_committed
+from oncelog_service.cli.messages.rows import MESSAGE_ID, Columns, Row, as_message, as_object, by_columns
 
 _BLOCK = 64 * 1024
 """Bytes read at once."""
@@ -268,10 +268,10 @@ def _parquet(file: Path, columns: Columns) -> Iterator[Source]:
         if are_messages:
             kind = opened.schema_arrow.field("value").type
             are_messages = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-        said = {MESSAGE_ID, "generation"}.intersection(names)
+        said = {MESSAGE_ID, "generation", "state"}.intersection(names)
         needed = sorted({*columns.named, *said} if columns.payload else {*names})
         if are_messages:
-            needed = [name for name in ("value", "key", "headers", "state", *said, columns.number) if name in names]
+            needed = [name for name in ("value", "key", "headers", *said, columns.number) if name in names]
         read = [0]
 
         def lists() -> Iterator[list[dict[str, Any]]]:
@@ -282,8 +282,6 @@ def _parquet(file: Path, columns: Columns) -> Iterator[Source]:
             except (OSError, ValueError, pa.ArrowException) as error:
                 raise InvalidRequest(f"cannot be read: {error}") from None
 
-        if MESSAGE_ID not in names:  # a column `state` is the file's own
-            columns = columns._replace(uncommitted=True)
         feed = Feed(lists())
         make = _archived if are_messages else by_columns
         yield Source(together((make(each, columns) for each in feed), feed), "row", opened.metadata.num_rows, lambda: read[0])
@@ -291,7 +289,6 @@ def _parquet(file: Path, columns: Columns) -> Iterator[Source]:
 
 def _archived(members: Mapping[str, Any], columns: Columns) -> Row:
     """A row of an archive, or of `oncelog read -o parquet`: named as Kafka's source of Spark names them."""
-    check_committed(members, columns)
     properties = _properties(members.get("headers"))
     names = columns._replace(payload="value", key="key" if members.get("key") is not None else None)
     row = by_columns(members, names)
