@@ -52,6 +52,18 @@ SERVICE_TIME = (
 """Where the machine is asked for the time in the service."""
 
 
+SERVICE_THREADS = {
+    "service/oncelog_service/access/audit.py",  # a file's, where there is one
+    "service/oncelog_service/cluster/unserved.py",  # of commands, which block
+    "service/oncelog_service/engine/engine.py",  # a service on a thread of somebody's process
+    "service/oncelog_service/logs.py",  # of the process, for stderr
+    "service/oncelog_service/telemetry/exporting.py",  # for a collector, where there is one
+    "service/oncelog_service/threads.py",
+    "service/oncelog_service/workers.py",
+}
+"""Who begins threads in the service; everybody else is handed workers."""
+
+
 class Function(NamedTuple):
     """What is measured of a function."""
 
@@ -201,6 +213,21 @@ def test_a_service_asks_its_clock_and_no_other() -> None:
     } == {}
     asking = {name for name in found if found[name]}
     assert [name for name in SERVICE_TIME if not any(each.startswith(name) for each in asking)] == []
+
+
+def threads(tree: ast.Module) -> bool:
+    """Whether a module begins threads, or makes a pool of them."""
+    called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    names = {
+        each.id if isinstance(each, ast.Name) else each.attr for each in called if isinstance(each, ast.Name | ast.Attribute)
+    }
+    return not names.isdisjoint(("Thread", "Threads", "ThreadPoolExecutor"))
+
+
+def test_a_service_begins_no_threads_but_is_handed_workers() -> None:
+    found = {str(path.relative_to(ROOT)) for path, tree in modules().items() if threads(tree)}
+    of_commands = ("service/oncelog_service/cli/", "service/oncelog_service/testing/")
+    assert {name for name in found if name.startswith("service/") and not name.startswith(of_commands)} == SERVICE_THREADS
 
 
 def test_who_asks_the_machine_for_the_time_is_found() -> None:

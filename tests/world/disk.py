@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
-from oncelog_service.storage.memory import Disk, MemoryStore
+from oncelog_service.storage.memory import Disk, MemoryStore, changes
 from oncelog_service.storage.open import store_opener
 from oncelog_service.storage.port import Batch, Rows, Table
 from tests.patience import PATIENCE
@@ -14,6 +14,7 @@ from tests.patience import PATIENCE
 Fault: TypeAlias = Literal["fails", "fails but is on disk", "crash before", "crash behind"]
 FAULTS: tuple[Fault, ...] = ("fails", "fails but is on disk", "crash before", "crash behind")
 _ANY = b"\xff" * 64
+Change: TypeAlias = tuple[Table, bytes, bytes | None]
 Database: TypeAlias = Callable[[], str]
 """The URL of an empty database, another one each time."""
 
@@ -23,6 +24,60 @@ def crashed(disk: Disk) -> Disk:
     copy = Disk()
     copy.tables = {table: dict(rows) for table, rows in disk.tables.items()}
     return copy
+
+
+class LateDisk(Disk):
+    """A disk on which a write is there some time after it was begun, so that events come in between as they do beside a thread.
+
+    It remembers all writes, and can come back as it was before some of them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._written: list[list[Change]] = []
+        self._under_way: list[tuple[MemoryStore, list[Change]]] = []
+
+    def begin(self, store: MemoryStore, changes: list[Change]) -> None:
+        """Begin a write. One is under way at a time."""
+        self.complete()
+        self._under_way.append((store, changes))
+
+    def complete(self) -> None:
+        """What is under way is there."""
+        while self._under_way:
+            store, changes = self._under_way.pop()
+            self._written.append(changes)
+            for change in changes:
+                store.set(*change)
+
+    def cut(self, there: bool) -> LateDisk:
+        """The disk after the power was cut at this moment: of what is under way all is ``there``, or nothing."""
+        return self._with([*self._written, *(changes for _, changes in self._under_way if there)])
+
+    def older(self, writes: int) -> LateDisk:
+        """The disk as it was before so many writes."""
+        return self._with(self._written[: max(0, len(self._written) - writes)])
+
+    def _with(self, written: Sequence[list[Change]]) -> LateDisk:
+        disk = LateDisk()
+        store = MemoryStore(disk)
+        for written_at_once in written:
+            disk.begin(store, written_at_once)
+        disk.complete()
+        return disk
+
+
+class LateStore(MemoryStore):
+    """An opening of one. Reads see what is there; whoever reports a write has to complete it before."""
+
+    disk: LateDisk
+
+    def __init__(self, disk: LateDisk) -> None:
+        disk.complete()
+        super().__init__(disk)
+
+    def _apply(self, batches: Sequence[Batch]) -> None:
+        self.disk.begin(self, list(changes(batches)))
 
 
 def flip(disk: Disk, table: Table, key: bytes, at: int = -10) -> None:

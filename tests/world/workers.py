@@ -28,11 +28,12 @@ class LoopWorkers:
     ``after`` decides when an event comes: what it adds to the seconds that it is asked for is what a thread waits for its turn.
     """
 
-    def __init__(self, after: After = _later) -> None:
-        self._after = after
+    def __init__(self, after: After = _later, before_reports: Callable[[], None] = lambda: None) -> None:
+        """``before_reports``: called before each report, which is behind what the step did: a disk completes its writes."""
+        self._after, self._before_reports = after, before_reports
 
     def begin(self, name: str, step: Step, every: float | None = None) -> LoopWorker:
-        return LoopWorker(step, every, self._after)
+        return LoopWorker(step, every, self._after, self._before_reports)
 
     def pool(self, most: int, name: str) -> Threads:
         return InPlace(most, name)
@@ -41,10 +42,11 @@ class LoopWorkers:
 class LoopWorker:
     """Implements :class:`~oncelog_service.workers.Worker`."""
 
-    def __init__(self, step: Step, every: float | None, after: After) -> None:
+    def __init__(self, step: Step, every: float | None, after: After, before_reports: Callable[[], None]) -> None:
         self._step = step
         self._every = every
         self._after = after
+        self._before_reports = before_reports
         self._woken = 0
         self._next: asyncio.Handle | None = None
         """The step to come."""
@@ -62,7 +64,11 @@ class LoopWorker:
 
     def report(self, call: Callable[..., object], *args: object) -> None:
         self._reports.append(lambda: call(*args))
-        self._after(0, lambda: self._reports.popleft()())  # whichever event comes first calls what was reported first
+        self._after(0, self._tell)
+
+    def _tell(self) -> None:
+        self._before_reports()
+        self._reports.popleft()()  # whichever event comes first calls what was reported first
 
     def end(self) -> None:
         self._ending = True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from oncelog_service.storage.port import Batch, Rows, StoreClosed, StoreError, StoreFenced, Table
 
@@ -113,19 +113,27 @@ class MemoryStore:
             raise StoreClosed("the store is closed")
 
     def _apply(self, batches: Sequence[Batch]) -> None:
-        for batch in batches:
-            for laid in batch.laid:
-                for end, value in laid.rows():
-                    self._put(laid.table, laid.prefix + end, value)
-            for table, key, value in batch.puts:
-                self._put(table, key, value)
-            for table, key in batch.deletes:
-                if self.disk.tables[table].pop(key, None) is not None:
-                    keys = self.ordered[table]
-                    del keys[bisect_left(keys, key)]
+        for change in changes(batches):
+            self.set(*change)
 
-    def _put(self, table: Table, key: bytes, value: bytes) -> None:
-        rows = self.disk.tables[table]
+    def set(self, table: Table, key: bytes, value: bytes | None) -> None:
+        """Sets a row on the disk as it is, or deletes it (None)."""
+        rows, keys = self.disk.tables[table], self.ordered[table]
+        if value is None:
+            if rows.pop(key, None) is not None:
+                del keys[bisect_left(keys, key)]
+            return
         if key not in rows:
-            insort(self.ordered[table], key)
+            insort(keys, key)
         rows[key] = value
+
+
+def changes(batches: Sequence[Batch]) -> Iterator[tuple[Table, bytes, bytes | None]]:
+    """Yields what batches set, in order: each row with its value, None where it is deleted."""
+    for batch in batches:
+        for laid in batch.laid:
+            for end, value in laid.rows():
+                yield laid.table, laid.prefix + end, value
+        yield from batch.puts
+        for table, key in batch.deletes:
+            yield table, key, None
