@@ -407,10 +407,13 @@ async def test_nobody_is_told_for_good_of_an_end_that_an_operator_said_before_it
         await house.log.publish(PublishRequest([b"late"], write_pointer=FOREIGN))
 
 
-async def test_what_an_operator_said_of_a_pointer_is_kept_until_both_snapshots_have_it_and_the_pointer_is_too_old() -> None:
+@pytest.mark.parametrize("payloads", [[b"x"], []])  # without messages: the group that was stored under it, which is empty
+async def test_what_an_operator_said_of_a_pointer_is_kept_until_both_snapshots_have_it_and_the_pointer_is_too_old(
+    payloads: list[bytes],
+) -> None:
     disk, clock = Disk(), ManualClock()
     async with opened(disk, clock, BOTH) as house:
-        await house.log.publish(PublishRequest([b"x"], write_pointer=FOREIGN))
+        await house.log.publish(PublishRequest(payloads, write_pointer=FOREIGN))
         await house.log.settling.end_foreign(FOREIGN, True)
 
         async def kept() -> int:
@@ -419,6 +422,11 @@ async def test_what_an_operator_said_of_a_pointer_is_kept_until_both_snapshots_h
 
         assert await kept() == 1
         clock.advance(LIFETIME_MS + 1)
+        if not payloads:
+            for _ in range(2):
+                await house.log.snapshots.take()
+            assert await kept() == 1
+            await house.log.publish(PublishRequest([b"y"]))
         for left in (1, 1, 0):
             assert await kept() == left
             await house.log.snapshots.take()

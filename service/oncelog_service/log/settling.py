@@ -100,7 +100,9 @@ class Settling:
 
     async def _note_end(self, pointer: int, committed: bool) -> None:
         self._topic.check_open()  # it may have waited for long: whoever has opened the topic since has read what was noted
-        row = EndedRow(committed, self._fold.position.upcoming_offset)
+        # The row of a group without messages is at the offset of what comes next: it is passed once that is.
+        upto = max((run.first_offset + max(run.count, 1) for run in self._fold.unsettled.get(pointer, ())), default=0)
+        row = EndedRow(committed, upto)
         batch = Batch()
         batch.put(Table.ENDED, pointer_key(self._prefix, pointer), encode_record(row))
         await self._writer.submit(batch, partial(self._pointers.ended_by_hand.__setitem__, pointer, row))
