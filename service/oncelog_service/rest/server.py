@@ -90,6 +90,11 @@ class Server:
         else:
             self._acceptor.take(connected)
 
+    def connection(self, address: str) -> asyncio.Protocol:
+        """Returns what answers a connection from this address, whose transport the caller makes; while :meth:`run` does."""
+        assert self._acceptor is not None
+        return self._acceptor.protocol(address)
+
     def abandon(self) -> None:
         """Cuts every connection, as the end of the process would: no answer leaves any more. :meth:`run` is to be cancelled."""
         if self._acceptor is not None:

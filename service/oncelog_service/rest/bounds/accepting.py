@@ -62,6 +62,10 @@ class Acceptor:
         """Takes one that is connected already, within this process: nothing of it passes anybody who could read along."""
         self._take(connected, "", lambda connection: connection)
 
+    def protocol(self, address: str) -> asyncio.Protocol:
+        """Returns what answers a connection from this address, whose transport the caller makes."""
+        return self._over(self._connection(address))
+
     def _take(self, connected: socket.socket, address: str, over: Callable[[HttpConnection], asyncio.Protocol]) -> None:
         """From now on it is closed here."""
         if self._closed:

@@ -1,0 +1,103 @@
+"""Faults to plant: each breaks one promise, and some seed must see it. What none sees is a hole in the world or in its model."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+from unittest import mock
+
+from oncelog.producing.twins import ProducerTwin
+from oncelog_dedup.deduplicator import Deduplicator, Verdict
+from oncelog_service.group_commit import Writer
+from oncelog_service.log.keep import recovery
+from oncelog_service.storage.memory import MemoryStore
+
+Plant: TypeAlias = tuple[Any, str, Any]
+"""Of what, which member, and what it becomes."""
+
+
+def acknowledged_before_the_sync() -> Iterator[Plant]:
+    for name in ("submit", "join"):
+        before = getattr(Writer, name)
+
+        def early(self: Any, *args: Any, before: Any = before, **options: Any) -> Any:
+            done = before(self, *args, **options)
+            if done is None or done.done():
+                return done
+            told: asyncio.Future[None] = self._loop.create_future()
+            told.set_result(None)
+            return told
+
+        yield Writer, name, early
+
+
+def duplicates_are_new() -> Iterator[Plant]:
+    yield Deduplicator, "judge", lambda self, producer, ids: Verdict(0, 0, len(ids))
+
+
+def the_last_id_is_new_again() -> Iterator[Plant]:
+    def judge(self: Any, producer: str, ids: Sequence[int]) -> Verdict:
+        last, pushed = self.fold.get(producer), self._pushed.get(producer)
+        persisted = 0 if last is None else bisect_left(ids, last.sequence_id)
+        known = persisted if pushed is None else bisect_right(ids, pushed.sequence_id)
+        return Verdict(persisted, known - persisted, len(ids) - known)
+
+    yield Deduplicator, "judge", judge
+
+
+def a_failed_write_is_passed_over() -> Iterator[Plant]:
+    yield Writer, "give_up", lambda self, error: None
+
+
+def replay_loses_the_last_message() -> Iterator[Plant]:
+    before: Any = getattr(recovery, "replay")  # noqa: B009
+    yield recovery, "replay", lambda snapshot, found, *args: before(snapshot, list(found)[:-1], *args)
+
+
+def a_producer_resumes_one_too_far() -> Iterator[Plant]:
+    before: Any = vars(ProducerTwin)["last_sequence_id"].fget
+    yield ProducerTwin, "last_sequence_id", property(lambda self: None if (last := before(self)) is None else last + 1)
+
+
+def what_failed_stays_in_the_map() -> Iterator[Plant]:
+    before = Writer._decided
+
+    def decided(self: Any, group: Any, standing: Any, lost: Any, failure: Any, seconds: float) -> None:
+        if failure is not None:
+            for each in standing:
+                each.on_written()
+        before(self, group, standing, lost, failure, seconds)
+
+    yield Writer, "_decided", decided
+    yield Writer, "give_up", lambda self, error: None
+
+
+def half_of_a_write_is_there() -> Iterator[Plant]:
+    before = MemoryStore._apply
+
+    def apply(self: Any, batches: Sequence[Any]) -> None:
+        before(self, list(batches)[:-1] if self.disk.writes % 50 == 49 and len(batches) > 1 else batches)
+
+    yield MemoryStore, "_apply", apply
+
+
+FAULTS: Mapping[str, Callable[[], Iterator[Plant]]] = {
+    each.__name__: each
+    for each in (
+        acknowledged_before_the_sync,
+        duplicates_are_new,
+        the_last_id_is_new_again,
+        a_failed_write_is_passed_over,
+        replay_loses_the_last_message,
+        a_producer_resumes_one_too_far,
+        what_failed_stays_in_the_map,
+        half_of_a_write_is_there,
+    )
+}
+
+
+def planted(name: str) -> list[Any]:
+    """The patches of a fault, to be entered."""
+    return [mock.patch.object(owner, member, value) for owner, member, value in FAULTS[name]()]

@@ -1,0 +1,12 @@
+"""Replays a simulated world from its seed, and prints what happens: `python -m tests.world SEED`, an event a line."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.simulation.clients import everyone, followers
+from tests.simulation.worlds import simulate
+
+if __name__ == "__main__":
+    for seed in map(int, sys.argv[1:]):
+        print(simulate(seed, everyone, followers, print))
