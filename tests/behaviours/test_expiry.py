@@ -8,9 +8,9 @@ from oncelog import Client, Consumer, Reader
 from oncelog.api.api import surrounded
 from oncelog.errors import MessagesExpired, OffsetOutOfRange, StaleMessageId
 from oncelog.wire.models import TopicAsked
-from oncelog_service.clock import SystemClock
 from oncelog_service.log.judgements import Judgement, judged, judged_at
 from oncelog_service.log.keep import expiry
+from oncelog_service.testing.clock import MovedClock
 from tests.rest.talk import Topic, assert_problem
 from tests.world.clock import later
 from tests.world.house import HOUR, SECOND, House
@@ -129,15 +129,17 @@ def test_a_clock_that_was_far_ahead_shortens_the_life_of_nothing_that_comes_afte
         assert topic.payloads() == left
 
 
-def test_the_clock_of_a_service_never_goes_back_so_the_expired_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1_790_000_000_000_000_000]
-    monkeypatch.setattr("oncelog_service.clock.time.time_ns", lambda: now[0])
-    with running_service(clock=SystemClock()) as service:
+def test_the_clock_of_a_service_never_goes_back_so_the_expired_stays_so() -> None:
+    clock = MovedClock()
+    with running_service(clock=clock) as service:
         topic = Topic(service.url, ttl="5")
         topic.publish("x")
-        for seconds in (5, -3_600):
-            now[0] += seconds * 10**9
-            assert topic.read() == []
+        clock.pass_by(5)
+        assert topic.read() == []
+        before = clock.now_ms()
+        clock.set_by(-3_600)
+        assert clock.now_ms() >= before
+        assert topic.read() == []
 
 
 def test_judgements_are_those_that_still_say_something() -> None:

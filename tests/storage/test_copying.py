@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -14,7 +11,6 @@ from rich.progress import Progress
 
 from oncelog_service.cli.stores.rows import READ
 from oncelog_service.cli.stores.same import compare
-from oncelog_service.cluster import unserved
 from oncelog_service.cluster.unserved import COPY, Kept, Served, Unserved
 from oncelog_service.storage import copying
 from oncelog_service.storage.copying import (
@@ -34,7 +30,10 @@ from oncelog_service.storage.records import TrimRow, encode_record
 from oncelog_service.storage.seals import SealedStore
 from tests.patience import until
 from tests.storage.stores import Place, delete, everything, place_of, put
+from tests.world.clock import ManualClock
+from tests.world.leases import LeasesInMemory
 from tests.world.service import running_service
+from tests.world.shared import SharedDatabase
 
 NAME = (Table.STORE_ID, b""), b"0123456789abcdef0123456789abcdef"
 Contents = dict[tuple[Table, bytes], bytes]
@@ -254,29 +253,24 @@ def test_an_instance_that_was_frozen_writes_nothing_once_a_copy_has_begun(store:
         store.write([batch])
 
 
-def test_thousands_of_leases_of_one_that_was_killed_are_taken_over_in_time(
-    shared: Place, store: Store, leases: LeaseTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ttl, lasts = 3_600.0, 400.0  # so long that only the time that is made to pass counts: this much for each lease
-    passed = 0.0
-    monkeypatch.setattr(unserved, "_TTL_SECONDS", ttl)
-    monkeypatch.setattr(unserved, "time", SimpleNamespace(monotonic=lambda: passed, sleep=time.sleep))
-    gone(leases, "killed", *(b"topic:%d" % number for number in range(20)))
-    kept = Kept(store)
-    table = kept._table
-    assert table is not None
-    take: Callable[[str, bytes], Fence | Instance] = table.take
+def test_thousands_of_leases_of_one_that_was_killed_are_taken_over_in_time() -> None:
+    clock = ManualClock()
+    database = SharedDatabase(clock.now_ms)
 
-    def take_long(id: str, resource: bytes) -> Fence | Instance:  # noqa: A002
-        nonlocal passed
-        passed += lasts
-        shared.execute("UPDATE oncelog_instance SET expires_ms = expires_ms - ?", (round(lasts * 1000),))
-        return take(id, resource)
+    class Slow(LeasesInMemory):
+        def take(self, id: str, resource: bytes) -> Fence | Instance:  # noqa: A002
+            clock.advance(500)
+            return super().take(id, resource)
 
-    monkeypatch.setattr(table, "take", take_long)
-    with kept:
-        assert {each.instance for each in leases.held().values()} == {kept._id}
-    assert passed > 2 * ttl
+    leases = database.leases = Slow(clock.now_ms)
+    leases.join("killed", "http://gone", 20_000)
+    for number in range(20):
+        leases.take("killed", b"topic:%d" % number)
+    clock.advance(10_000)
+    with Kept(database.open(), clock) as kept:
+        assert kept.fence is not None
+        assert {each.instance for each in leases.held().values()} == {leases.holder(COPY).id}
+    assert clock.seconds > 20, "longer than an instance lives that is not heard of"
 
 
 def test_of_two_copies_into_one_store_the_first_goes_on_and_a_killed_one_is_followed(store: Store, leases: LeaseTable) -> None:

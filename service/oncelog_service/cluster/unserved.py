@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from uuid import uuid4
 
+from oncelog_service.clock import Clock, SystemClock
 from oncelog_service.cluster.leases import SETUP
 from oncelog_service.storage.port import Fence, Instance, LeaseTable, Store, StoreError
 
@@ -31,8 +32,9 @@ class Served(Exception):
 class Unserved:
     """Watches a store that is only read: it is not served at :meth:`begin`, and had not been by :meth:`check`."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: Clock | None = None) -> None:
         self._table = store.lease_table()
+        self._clock = clock or SystemClock()
         self._epoch = 0
 
     def begin(self) -> None:
@@ -41,7 +43,7 @@ class Unserved:
             return
         me = uuid4().hex
         try:
-            self._epoch = _take_over(self._table, me)[SETUP].epoch
+            self._epoch = _take_over(self._table, self._clock, me)[SETUP].epoch
         finally:
             self._table.leave(me)
         # A service that came while SETUP was held did not take it; one that comes from here on does.
@@ -60,8 +62,9 @@ class Unserved:
 class Kept:
     """Keeps others from writing a store, as a context: writes to it carry :attr:`fence`, where several could share it."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: Clock | None = None) -> None:
         self._table = store.lease_table()
+        self._clock = clock or SystemClock()
         self._id = uuid4().hex
         self._ending = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="oncelog-copy-heartbeat", daemon=True)
@@ -71,7 +74,7 @@ class Kept:
         """Raises Served; StoreError."""
         if self._table is not None:
             try:
-                self.fence = _take_over(self._table, self._id, COPY)[COPY]
+                self.fence = _take_over(self._table, self._clock, self._id, COPY)[COPY]
             except BaseException:
                 self._leave()
                 raise
@@ -118,15 +121,15 @@ def this_process() -> str:
     return f"oncelog on {socket.gethostname()}, process {os.getpid()}"
 
 
-def _take_over(table: LeaseTable, me: str, *more: bytes) -> dict[bytes, Fence]:
+def _take_over(table: LeaseTable, clock: Clock, me: str, *more: bytes) -> dict[bytes, Fence]:
     """Joins and takes every lease that is held, SETUP and ``more``. Raises Served."""
     _check_alone(table, me, patient=True)
     table.join(me, this_process(), round(_TTL_SECONDS * 1000))
     fences = {}
-    heard = time.monotonic()
+    heard = clock.monotonic()
     for resource in dict.fromkeys((SETUP, *more, *table.held())):
-        if time.monotonic() > heard + _TTL_SECONDS / _BEATS:  # who served thousands of topics and was killed holds thousands
-            heard = time.monotonic()
+        if clock.monotonic() > heard + _TTL_SECONDS / _BEATS:  # who served thousands of topics and was killed holds thousands
+            heard = clock.monotonic()
             table.renew(me, round(_TTL_SECONDS * 1000))
         found = table.take(me, resource)
         if not isinstance(found, Fence):
