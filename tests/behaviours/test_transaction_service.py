@@ -20,13 +20,16 @@ from oncelog.errors import ProducerInTransaction, TransactionNotInProgress, Tran
 from oncelog.wire.models import OpenedProducer
 from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import Transaction, TransactionType
+from oncelog_service.clock import SystemClock
 from oncelog_service.service import Service
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Table
 from oncelog_service.transactions import remote
 from oncelog_service.transactions.port import Transactions
+from oncelog_service.transactions.remote import RemoteTransactions
 from tests.patience import until
 from tests.rest.talk import TIMEOUT, Topic, assert_problem
+from tests.sdk.fakes import fake_server, problem
 from tests.world.clock import ManualClock
 from tests.world.house import House
 from tests.world.service import RunningService, free_port, running_service
@@ -264,3 +267,18 @@ def test_opening_a_producer_never_aborts_a_transaction_that_is_prepared_at_any_m
     while apart.on_loop(lambda service, at=moment: prepared_at(service, at)):  # type: ignore[misc]
         moment += 1
     assert moment >= 4, "the state was asked for and the transaction ended, each with a before and an after"
+
+
+async def test_an_answer_that_nobody_serves_the_transactions_is_as_definite_as_what_was_asked() -> None:
+    with fake_server(lambda _: problem(503, "transactions_unavailable", definite=False)) as there:
+        transactions = RemoteTransactions(there.url, None, "here", SystemClock())
+        with pytest.raises(TransactionsUnavailable) as caught:
+            await transactions.show(1)
+        assert caught.value.definite, "a question changes nothing"
+        assert not transactions.reachable
+        asked = len(there.requests)
+        transactions.release()
+        with pytest.raises(TransactionsUnavailable, match="stopping"):
+            await transactions.show(1)
+        assert len(there.requests) == asked
+        await transactions.close()

@@ -269,10 +269,10 @@ class RemoteTransactions:
 
     async def _ask(self, call: Callable[[], Procedure[T]], definite: bool | None = None, by: str | None = None) -> T:
         """Returns what ``call`` answers. ``definite``: whether a failure is; None: as the client says. ``by``: for whom it is."""
+        if self._closed:
+            raise TransactionsUnavailable("the service is stopping")
         try:
             answer = await self._unless_quiet(call)
-        except TransactionsUnavailable:
-            raise
         except _ANSWERS:
             self.reachable = True
             raise
@@ -290,8 +290,6 @@ class RemoteTransactions:
         """Calls. Those that queued up behind one that waited in vain do not wait as long again."""
         async with self._places:
             began = self._clock.elapsed()
-            if self._closed:
-                raise TransactionsUnavailable("the service is stopping")
             if began < self._quiet_until:
                 raise ConnectionFailed("it could not be reached a moment ago", definite=True)
             try:
