@@ -42,6 +42,10 @@ test-wide: $(READY) ## run those with a JVM, with PostgreSQL, with several servi
 test-slow: $(READY) ## run the slow tests: minutes of kill -9, millions of messages
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
 
+.PHONY: accept
+accept: $(READY) ## have scenarios expect what comes of them now; each that changed is to be read, and judged anew (ARGS=names)
+	$(BIN)/python -m tests.scenarios_text.accept $(ARGS)
+
 .PHONY: demo
 demo: $(READY) ## flights published and bookings made while everything is killed; proofs that each is there once (STORE=postgresql)
 	$(BIN)/python examples/demo.py $(if $(STORE),--store $(STORE)) $(ARGS)

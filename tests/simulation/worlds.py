@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import logging
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from random import Random
 from traceback import clear_frames
 from typing import Any, NamedTuple
@@ -23,6 +20,7 @@ from tests.world.virtual.chance import seeded
 from tests.world.virtual.instance import Instance, Machine
 from tests.world.virtual.loop import PROCESS, Process, VirtualLoop
 from tests.world.virtual.network import CALM, Network, Weather
+from tests.world.virtual.outside import Outside
 from tests.world.virtual.trace import Trace
 
 TOPICS = ("orders", "payments")
@@ -280,32 +278,6 @@ async def _judge(world: World) -> int:
     return sum(map(len, logs.values()))
 
 
-class Outside:
-    """What is around a run: the service logs nothing, and what a killed process leaves behind is collected without a word."""
-
-    def __init__(self) -> None:
-        self.unraised: list[str] = []
-        """Errors that nobody could catch, while the world ran."""
-        self.runs = True
-
-    @contextmanager
-    def quiet(self) -> Iterator[None]:
-        before, hook = logging.root.manager.disable, sys.unraisablehook
-        logging.disable(logging.CRITICAL)
-        sys.unraisablehook = self._unraisable
-        try:
-            yield
-        finally:
-            self.runs = False
-            gc.collect()
-            sys.unraisablehook = hook
-            logging.disable(before)
-
-    def _unraisable(self, error: sys.UnraisableHookArgs) -> None:
-        if self.runs:
-            self.unraised.append(f"{error.exc_value!r} in {error.object!r}")
-
-
 def simulate(
     seed: int,
     clients: Callable[[World], Sequence[Client]],
@@ -345,9 +317,5 @@ def _simulated(
             clear_frames(error.__traceback__)  # else they hold what is left of the world
             raise
         finally:
-            outside.runs = False
-            for task in asyncio.all_tasks(loop):  # what is left of killed processes ends now, and not in another test
-                with suppress(Exception):
-                    task.get_coro().close()
-            loop.close()
+            outside.end(loop)
     return outcome

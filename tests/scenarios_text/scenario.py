@@ -1,0 +1,67 @@
+"""A scenario in its file: sentences, a verdict that says by which page it is right, and lines of deeds and what comes of them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from tests.scenarios_text.stage import Stage
+from tests.world.virtual.chance import seeded
+from tests.world.virtual.outside import Outside
+
+FOLDER = Path(__file__).parent
+ARROW = " -> "
+VERDICT = re.compile(r"# right because: (?P<page>[\w/-]+\.md)#(?P<anchor>[\w-]+) (?P<digest>\w+)")
+
+
+class Scenario(NamedTuple):
+    """A file, taken apart."""
+
+    path: Path
+    head: list[str]
+    """Its comments."""
+    deeds: list[str]
+    expected: list[str]
+
+    @property
+    def digest(self) -> str:
+        """Of what is expected, and of what for."""
+        lines = "\n".join(map(ARROW.join, zip(self.deeds, self.expected, strict=True)))
+        return hashlib.sha256(lines.encode()).hexdigest()[:8]
+
+    def verdict(self) -> re.Match[str] | None:
+        """By which page it is right, and the digest of what that was said of."""
+        return next(filter(None, map(VERDICT.fullmatch, self.head)), None)
+
+    def play(self) -> list[str]:
+        """What comes of each line now."""
+        outside = Outside()
+        with outside.quiet(), seeded(Random(0)):
+            stage = Stage(locked="# locked" in self.head)
+            try:
+                return stage.loop.run_until_complete(stage.play(self.deeds))
+            finally:
+                outside.end(stage.loop)
+
+    def accept(self) -> None:
+        """Write what comes of each line now into the file. Its verdict stays until somebody has judged it anew."""
+        deeds, answers = self.deeds, self.play()
+        width = max(map(len, deeds))
+        lines = [*self.head, *(f"{deed:<{width}}{ARROW}{answer}" for deed, answer in zip(deeds, answers, strict=True))]
+        self.path.write_text("\n".join(lines) + "\n")
+
+
+def read(path: Path) -> Scenario:
+    """A scenario from its file."""
+    lines = path.read_text().splitlines()
+    head = [line for line in lines if line.startswith("#")]
+    pairs = [line.partition(ARROW.strip()) for line in lines if line and not line.startswith("#")]
+    return Scenario(path, head, [deed.strip() for deed, *_ in pairs], [expected.strip() for *_, expected in pairs])
+
+
+def scenarios() -> list[Scenario]:
+    """All of them."""
+    return [read(path) for path in sorted(FOLDER.glob("*.txt"))]

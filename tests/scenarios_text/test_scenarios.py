@@ -1,0 +1,35 @@
+"""Each scenario comes out as its file says, and somebody has said by which page of the documentation that is right."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.scenarios_text.scenario import FOLDER, Scenario, scenarios
+from tests.scenarios_text.stage import ACTORS, WORLD
+
+DOCS = FOLDER.parents[1] / "docs"
+ALL = scenarios()
+
+
+@pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.path.stem)
+def test_a_scenario_comes_out_as_it_says(scenario: Scenario) -> None:
+    answers = scenario.play()
+    told = [f"{deed} -> {answer}" for deed, answer in zip(scenario.deeds, answers, strict=True)]
+    assert told == [f"{deed} -> {expected}" for deed, expected in zip(scenario.deeds, scenario.expected, strict=True)]
+
+
+@pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.path.stem)
+def test_what_a_scenario_expects_was_judged_by_a_page(scenario: Scenario) -> None:
+    verdict = scenario.verdict()
+    assert verdict is not None, f"{scenario.path.name} has no line `# right because: page.md#anchor digest`"
+    headings = re.findall(r"^#+ (.+)$", (DOCS / verdict["page"]).read_text(), re.MULTILINE)
+    assert verdict["anchor"] in {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
+    digest = scenario.digest
+    assert verdict["digest"] == digest, f"it expects something else than was judged: read it again, and write {digest}"
+
+
+def test_every_word_is_on_the_page_of_this_folder() -> None:
+    page = (FOLDER / "README.md").read_text()
+    assert [word for word in (*WORLD, *ACTORS) if f"`{word}" not in page and f" {word}" not in page] == []

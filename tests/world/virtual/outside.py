@@ -1,0 +1,46 @@
+"""What is around a world while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from tests.world.virtual.loop import VirtualLoop
+
+
+class Outside:
+    """What is around a run: the service logs nothing, and what a killed process leaves behind is collected without a word."""
+
+    def __init__(self) -> None:
+        self.unraised: list[str] = []
+        """Errors that nobody could catch, while the world ran."""
+        self.runs = True
+
+    def end(self, loop: VirtualLoop) -> None:
+        """The world is over: what is left of killed processes ends now, and not within another test."""
+        self.runs = False
+        for task in asyncio.all_tasks(loop):
+            with suppress(Exception):
+                task.get_coro().close()  # type: ignore[union-attr]
+        loop.close()
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        before, hook = logging.root.manager.disable, sys.unraisablehook
+        logging.disable(logging.CRITICAL)
+        sys.unraisablehook = self._unraisable
+        try:
+            yield
+        finally:
+            self.runs = False
+            gc.collect()
+            sys.unraisablehook = hook
+            logging.disable(before)
+
+    def _unraisable(self, error: sys.UnraisableHookArgs) -> None:
+        if self.runs:
+            self.unraised.append(f"{error.exc_value!r} in {error.object!r}")
