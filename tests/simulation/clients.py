@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from oncelog import AsyncClient, AsyncConsumer, AsyncProducer, AsyncReader
 from oncelog.api.options import Isolation
@@ -11,7 +11,10 @@ from oncelog.errors import GroupProducerNotFound, OncelogError, TransactionInDou
 from oncelog.values.receipt import Receipts
 from oncelog.wire.requests import PublishRequest
 from tests.model.history import Group, Sent
-from tests.simulation.worlds import LEDGER, TOPICS, Client, World, found
+from tests.simulation.worlds import LEDGER, TOPICS, Client, Outcome, World, found, simulate
+
+SHARED = (8, 24)
+"""Seeds in which three instances share a database."""
 
 
 def payload(who: str, number: int) -> bytes:
@@ -301,3 +304,8 @@ def followers(world: World) -> Sequence[Client]:
         Follower(world, "dirty-reader", TOPICS[0], "uncommitted"),
         *(Worker(world, f"worker-on-{topic}", topic) for topic in TOPICS),
     ]
+
+
+def run(seed: int, say: Callable[[str], None] | None = None) -> Outcome:
+    """A seed of everything."""
+    return simulate(seed, everyone, followers, say, 3 if seed in SHARED else 1)

@@ -10,6 +10,7 @@ from unittest import mock
 
 from oncelog.producing.twins import ProducerTwin
 from oncelog_dedup.deduplicator import Deduplicator, Verdict
+from oncelog_service.cluster.leases import Lease
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.keep import recovery
 from oncelog_service.storage.memory import MemoryStore
@@ -83,6 +84,13 @@ def half_of_a_write_is_there() -> Iterator[Plant]:
     yield MemoryStore, "_apply", apply
 
 
+def writes_stand_on_no_lease() -> Iterator[Plant]:
+    yield Writer, "fence", lambda self, batch: None
+    yield Lease, "is_valid", True
+
+
+OF_INSTANCES = {"writes_stand_on_no_lease"}
+"""Faults that several instances show."""
 FAULTS: Mapping[str, Callable[[], Iterator[Plant]]] = {
     each.__name__: each
     for each in (
@@ -94,6 +102,7 @@ FAULTS: Mapping[str, Callable[[], Iterator[Plant]]] = {
         a_producer_resumes_one_too_far,
         what_failed_stays_in_the_map,
         half_of_a_write_is_there,
+        writes_stand_on_no_lease,
     )
 }
 

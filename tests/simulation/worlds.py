@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from random import Random
 from traceback import clear_frames
@@ -16,9 +16,10 @@ from oncelog.errors import InternalError, InvalidRequest, InvalidResponse, Oncel
 from oncelog.wire.models import Verification
 from tests.model.history import Found, History
 from tests.world.disk import FAULTS, arm, disarm
+from tests.world.shared import SharedDatabase
 from tests.world.virtual.chance import seeded
 from tests.world.virtual.instance import Instance, Machine
-from tests.world.virtual.loop import PROCESS, Process, VirtualLoop
+from tests.world.virtual.loop import BEGAN_MS, PROCESS, Process, VirtualLoop
 from tests.world.virtual.network import CALM, Network, Weather
 from tests.world.virtual.outside import Outside
 from tests.world.virtual.trace import Trace
@@ -34,8 +35,9 @@ NEVER = (InternalError, InvalidRequest, InvalidResponse, TopicDamaged, SequenceR
 class World:
     """What all of one seed share."""
 
-    def __init__(self, loop: VirtualLoop, network: Network, instance: Instance) -> None:
-        self.loop, self.network, self.instance = loop, network, instance
+    def __init__(self, loop: VirtualLoop, network: Network, instances: Sequence[Instance]) -> None:
+        self.loop, self.network, self.instances = loop, network, instances
+        self.url = ",".join(each.url for each in instances)
         self.random, self.trace = loop.random, loop.trace
         self.history = History(loop.time)
         self.answered: Counter[str] = Counter()
@@ -47,7 +49,7 @@ class World:
         process = PROCESS.get()
         assert process is not None
         clients = surrounded(AsyncClient, network=self.network.reach(process), clock=self.loop.clock)
-        return clients(self.instance.url, retry=retry, timeout=timeout)
+        return clients(self.url, retry=retry, timeout=timeout)
 
     def host(self) -> str:
         """An address that nobody has yet."""
@@ -118,6 +120,8 @@ class Nemesis:
 
     def __init__(self, world: World, mean_pause: float) -> None:
         self.world, self.random = world, world.random
+        self.instance = world.instances[0]
+        """To whom it happens next."""
         self._mean_pause = mean_pause
 
     async def run(self) -> None:
@@ -128,7 +132,8 @@ class Nemesis:
             await asyncio.sleep(self.random.expovariate(1 / self._mean_pause))
             if self.random.random() < 0.7:
                 await self._moment(self.random.choice(["sync", "send", "answer"]))
-            await self.random.choices(deeds, [12, 2, 4, 2, 1, 1, 1])[0]()
+            self.instance = self.random.choice(self.world.instances)
+            await self.random.choices(deeds, [12, 2, 4, 2, 1, 2, 1])[0]()
 
     async def _moment(self, kind: str) -> None:
         """Return right behind the next event of a kind, or some steps later, or after a second without one."""
@@ -148,7 +153,7 @@ class Nemesis:
             await asyncio.sleep(self.random.expovariate(2_000))
 
     async def kill(self) -> None:
-        instance = self.world.instance
+        instance = self.instance
         instance.kill()
         await asyncio.sleep(self.random.choice([0.0, 0.3, 5.0]))
         await instance.start()
@@ -158,18 +163,18 @@ class Nemesis:
             await instance.start()
 
     async def stop(self) -> None:
-        await self.world.instance.stop()
-        await self.world.instance.start()
+        await self.instance.stop()
+        await self.instance.start()
 
     async def disk(self) -> None:
-        disk, fault = self.world.instance.machine.disk, self.random.choice(FAULTS[:2])
+        disk, fault = self.instance.disk, self.random.choice(FAULTS[:2])
         self.world.trace.note("disk", fault)
         arm(disk, fault, self.random.randrange(3))
         await asyncio.sleep(self.random.uniform(0, 3))
         disarm(disk)
 
     async def stall(self) -> None:
-        machine = self.world.instance.machine
+        machine = self.instance.machine
         self.world.trace.note("disk", "hangs")
         machine.disk_hangs = True
         try:
@@ -178,16 +183,26 @@ class Nemesis:
             machine.disk_hangs = False
 
     async def hang(self) -> None:
-        await self.world.instance.hang(self.random.choice([0.2, 3.0, 20.0]))
+        await self.instance.hang(self.random.choice([0.2, 3.0, 20.0]))
 
     async def clock(self) -> None:
-        self.world.instance.set_clock(self.random.choice([-3_600_000, -500, 1, 2_000, 3_600_000]))
+        self.instance.set_clock(self.random.choice([-3_600_000, -500, 1, 2_000, 3_600_000]))
 
     async def part(self) -> None:
-        network, host = self.world.network, f"10.0.1.{self.random.randrange(1, 10)}"
-        network.part(host, self.world.instance.machine.host)
-        await asyncio.sleep(self.random.choice([0.5, 4.0, 25.0]))
-        network.heal()
+        """A client does not reach it; or it does not reach what it shares with the others."""
+        network, database, name = self.world.network, self.instance.database, self.instance.name
+        seconds = self.random.choice([0.5, 4.0, 25.0])
+        if database is not None and self.random.random() < 0.7:
+            self.world.trace.note("part", name, "database")
+            database.cut.add(name)
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                database.cut.discard(name)
+        else:
+            network.part(f"10.0.1.{self.random.randrange(1, 10)}", self.instance.machine.host)
+            await asyncio.sleep(seconds)
+            network.heal()
 
 
 class Outcome(NamedTuple):
@@ -217,9 +232,10 @@ async def read_all(client: AsyncClient, topic: str) -> list[Found]:
 async def _main(
     world: World, clients: Callable[[World], Sequence[Client]], followers: Callable[[World], Sequence[Client]]
 ) -> int:
-    instance, network = world.instance, world.network
+    network = world.network
     rough, network.weather = network.weather, CALM
-    await instance.start()
+    for instance in world.instances:
+        await instance.start()
     setting_up = Process("setup", world.host())
     await world.loop.begin(setting_up, _set_up(world))
     network.weather = rough
@@ -232,8 +248,9 @@ async def _main(
         await evil
     network.weather = CALM
     network.heal()
-    disarm(instance.machine.disk)
-    await instance.restore()
+    for instance in world.instances:
+        disarm(instance.disk)
+        await instance.restore()
     await asyncio.sleep(60)
     for each in reading:
         each.cancel()
@@ -241,7 +258,8 @@ async def _main(
             await each
     judging = Process("judge", world.host())
     messages = await world.loop.begin(judging, _judge(world))
-    await instance.stop()
+    for instance in world.instances:
+        await instance.stop()
     return messages
 
 
@@ -278,16 +296,23 @@ async def _judge(world: World) -> int:
     return sum(map(len, logs.values()))
 
 
+def _instances(loop: VirtualLoop, network: Network, settings: Mapping[str, Any], count: int) -> list[Instance]:
+    database = None if count == 1 else SharedDatabase(lambda: BEGAN_MS + int(loop.now * 1000))
+    machines = [Machine(loop, f"10.0.0.{number}") for number in range(1, count + 1)]
+    return [Instance(f"s{at + 1}", machine, network, settings, database) for at, machine in enumerate(machines)]
+
+
 def simulate(
     seed: int,
     clients: Callable[[World], Sequence[Client]],
     followers: Callable[[World], Sequence[Client]],
     say: Callable[[str], None] | None = None,
+    instances: int = 1,
 ) -> Outcome:
-    """Run a seed. What fails has the last events, and the seed, in its notes."""
+    """Run a seed, with so many instances; several share a database. What fails has the last events in its notes, and the seed."""
     outside = Outside()
     with outside.quiet():
-        outcome = _simulated(seed, clients, followers, Trace(say), outside)
+        outcome = _simulated(seed, clients, followers, Trace(say), outside, instances)
     assert not outside.unraised, outside.unraised
     return outcome
 
@@ -298,6 +323,7 @@ def _simulated(
     followers: Callable[[World], Sequence[Client]],
     trace: Trace,
     outside: Outside,
+    instances: int,
 ) -> Outcome:
     random = Random(seed)
     loop = VirtualLoop(random, trace)
@@ -308,7 +334,7 @@ def _simulated(
         "retention_seconds": 30,
     }
     with seeded(random):
-        world = World(loop, network, Instance("s1", Machine(loop, "10.0.0.1"), network, settings))
+        world = World(loop, network, _instances(loop, network, settings, instances))
         try:
             messages = loop.run_until_complete(_main(world, clients, followers))
             outcome = Outcome(seed, trace.digest, trace.counts.copy(), messages, world.answered, loop.now, loop.turns)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from tests.simulation.clients import everyone, followers
-from tests.simulation.worlds import simulate
+from tests.simulation.clients import run
 
 if __name__ == "__main__":
     for seed in map(int, sys.argv[1:]):
-        print(simulate(seed, everyone, followers, print))
+        print(run(seed, print))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from oncelog_service.service import Service
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch
 from oncelog_service.workers import Step
+from tests.world.shared import SharedDatabase
 from tests.world.virtual.loop import BEGAN_MS, Process, VirtualLoop
 from tests.world.virtual.network import Network
 from tests.world.workers import LoopWorker, LoopWorkers
@@ -84,8 +85,17 @@ class Instance:
     server: Server
     process: Process
 
-    def __init__(self, name: str, machine: Machine, network: Network, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        machine: Machine,
+        network: Network,
+        settings: Mapping[str, Any],
+        database: SharedDatabase | None = None,
+    ) -> None:
+        """``database``: shared with others, instead of the machine's disk."""
         self.name = name
+        self.database = database
         self.machine = machine
         self.network = network
         self.loop = machine.loop
@@ -110,10 +120,10 @@ class Instance:
         self.loop.trace.note("up", self.name, self._lives)
 
     async def _serve(self, process: Process, ready: asyncio.Future[None]) -> None:
-        disk = self.machine.disk
         workers = Workers(self.machine)
-        opener, network = partial(Store, disk, self.loop, self.name), self.network.reach(process)
-        service = build_service(self.settings, MachineClock(self.machine), opener, self.url, workers, network)
+        network = self.network.reach(process)
+        clock = MachineClock(self.machine)
+        service = build_service(self.settings, clock, self._opener(), self.url, workers, network)
         process.remains.append(service)
         await service.start()
         server = build_server(service)
@@ -136,6 +146,16 @@ class Instance:
                 self._serving = None
         if self._serving is None:
             await self.start()
+
+    @property
+    def disk(self) -> Disk:
+        """What it writes to."""
+        return self.machine.disk if self.database is None else self.database.disk
+
+    def _opener(self) -> Callable[[], MemoryStore]:
+        if self.database is not None:
+            return partial(self.database.open, self.name)
+        return partial(Store, self.machine.disk, self.loop, self.name)
 
     def kill(self) -> None:
         """End the process at this moment. What it has synced is on the disk."""
