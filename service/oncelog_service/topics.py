@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from oncelog.errors import (
     InvalidRequest,
+    OncelogError,
     PropertiesChanged,
     StaleMessageId,
     StorageUnavailable,
@@ -69,6 +70,8 @@ _log = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 0.5
 """How long the opening of a topic waits to hear how its transactions ended."""
+_AGAIN_SECONDS = 1.0
+"""Between two questions, where nobody says so."""
 
 _NO_POLICIES = NamespacePolicies()
 
@@ -433,16 +436,10 @@ class Topics:
         """Tell it how the transactions ended that it found unsettled; if their service does not answer soon, it learns later."""
         if not log.dedup.fold.unsettled:
             return
-        task = asyncio.ensure_future(log.settling.settle_all_ended())
+        task = asyncio.ensure_future(_learn_ends(log))
         self._settling.add(task)
-        task.add_done_callback(self._settled)
+        task.add_done_callback(self._settling.discard)
         await asyncio.wait([task], timeout=_PATIENCE_SECONDS)
-
-    def _settled(self, task: asyncio.Task[None]) -> None:
-        self._settling.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, TransactionsUnavailable | StorageUnavailable):
-            _log.warning("transactions of a topic that was opened are not settled yet: %s", error)
 
     def wanted(self, without: frozenset[str]) -> Wanted:
         """Of which participants' ends this process wants to be notified: those that it serves, ``without`` some."""
@@ -622,6 +619,22 @@ class Topics:
             lock = self._locks[name] = asyncio.Lock()
         async with lock:
             yield
+
+
+async def _learn_ends(log: TopicLog) -> None:
+    """Settle what had ended when the topic was opened, and ask again until that is done.
+
+    Nobody else does: of what the topic had acknowledged when it was open before, it is not notified again.
+    """
+    while not log.topic.closed and log.is_valid:
+        try:
+            await log.settling.settle_all_ended()
+            return
+        except (TransactionsUnavailable, StorageUnavailable):
+            pass  # said elsewhere
+        except OncelogError as error:
+            _log.warning("transactions of a topic that was opened are not settled yet: %s", error)
+        await asyncio.sleep(_AGAIN_SECONDS)
 
 
 def _read_policies(store: Store) -> dict[str, NamespacePolicies]:

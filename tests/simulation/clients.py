@@ -13,7 +13,7 @@ from oncelog.wire.requests import PublishRequest
 from tests.model.history import Group, Sent
 from tests.simulation.worlds import LEDGER, TOPICS, Client, Outcome, World, found, simulate
 
-SHARED = (8, 24)
+SHARED = (8, 16, 24)
 """Seeds in which three instances share a database."""
 
 
