@@ -40,7 +40,7 @@ class Scenario(NamedTuple):
         """What comes of each line now."""
         outside = Outside()
         with outside.quiet(), seeded(Random(0)):
-            stage = Stage(locked="# locked" in self.head)
+            stage = Stage(**{each: f"# {each}" in self.head for each in ("locked", "foreign", "silent")})
             try:
                 return stage.loop.run_until_complete(stage.play(self.deeds))
             finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from random import Random
 from typing import Any, TypeAlias
 
@@ -13,10 +14,11 @@ from oncelog.errors import ConnectionFailed, OncelogError, StorageUnavailable
 from oncelog.values.receipt import Receipts
 from oncelog.wire.models import Acknowledge, ReceiveMessages
 from oncelog.wire.requests import CommitRequest, ConsumeRequest, Part, PublishRequest, PublishResponse
+from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.renewal import begin_incarnation
 from oncelog_service.storage.memory import MemoryStore
 from tests.world.disk import arm, crashed, disarm
-from tests.world.virtual.instance import Instance, Machine
+from tests.world.virtual.instance import PORT, Instance, Machine
 from tests.world.virtual.loop import BEGAN_MS, Process, VirtualLoop
 from tests.world.virtual.network import STILL, Loss, Network
 from tests.world.virtual.trace import Trace
@@ -27,6 +29,8 @@ MOST_TRIES = 5
 AWAY = (ConnectionFailed, StorageUnavailable)
 """After these it is tried again, as after all that is not definite."""
 OPERATORS = "operators-token"
+SILENT = "10.0.0.9", PORT
+"""Where a process stands still."""
 SHOWN = (
     "expected",
     "received",
@@ -48,7 +52,8 @@ class Actor:
     def __init__(self, stage: Stage, name: str, token: str | None = None) -> None:
         self.process = Process(name, f"10.0.1.{len(stage.actors) + 1}")
         clients = surrounded(AsyncClient, network=stage.network.reach(self.process), clock=stage.loop.clock)
-        self.client: AsyncClient = clients(stage.instance.url, retry=0, timeout=60, token=token)
+        self.retrying: Callable[..., AsyncClient] = partial(clients, stage.url_for(name), timeout=60, token=token)
+        self.client = self.retrying(retry=0)
         self.name = name
         self.token = token
         self.epoch: int | None = None
@@ -61,13 +66,18 @@ class Actor:
 class Stage:
     """All of one scenario."""
 
-    def __init__(self, locked: bool = False) -> None:
-        """``locked``: nobody may do anything but the operator, and who is granted it."""
+    def __init__(self, locked: bool = False, foreign: bool = False, silent: bool = False) -> None:
+        """``locked``: nobody may do anything but the operator, and who is granted it. ``foreign``: write pointers of another
+        transaction service are taken, too. ``silent``: everybody but the operator asks an instance first that stands still."""
         self.trace = Trace()
         self.loop = VirtualLoop(Random(0), self.trace, 0.0)
         self.network = Network(self.loop, STILL)
         self.network.strike = self._strike
-        self.instance = self._instance(**({"token": OPERATORS} if locked else {}))
+        self.silent = f"http://{SILENT[0]}:{SILENT[1]}," if silent else ""
+        standing = Process("silent", SILENT[0])
+        standing.stopped = True
+        self.network.listening[SILENT] = standing, lambda client: asyncio.Protocol()
+        self.instance = self._instance(foreign_write_pointers=foreign, **({"token": OPERATORS} if locked else {}))
         self.saved = crashed(self.instance.machine.disk)
         self.losses: list[Loss] = []
         """What becomes of the next requests."""
@@ -76,8 +86,12 @@ class Stage:
         self.pending: dict[str, asyncio.Task[str]] = {}
 
     def _instance(self, **settings: Any) -> Instance:
-        found = {"snapshot_messages": 3, "retention_seconds": 3_600, **settings}
+        found = {"snapshot_messages": 3, "retention_seconds": 30, **settings}
         return Instance("service", Machine(self.loop, "10.0.0.1"), self.network, found)
+
+    def url_for(self, name: str) -> str:
+        """Where somebody asks."""
+        return ("" if name == "operator" else self.silent) + self.instance.url
 
     def actor(self, name: str) -> Actor:
         """The one of this name."""
@@ -95,6 +109,11 @@ class Stage:
         await self.instance.restore()
         return answers
 
+    @property
+    def now_ms(self) -> int:
+        """What the clock of the service's machine says."""
+        return BEGAN_MS + self.instance.machine.ahead_ms + round(self.loop.now * 1000)
+
     async def _line(self, line: str) -> str:
         told = []
         for deed in map(str.strip, line.split(";")):
@@ -107,16 +126,17 @@ class Stage:
         return "; ".join(told) or "ok"
 
     async def _deed(self, deed: str) -> str:
-        words = deed.split()
+        words = deed.removesuffix("&").split()
         if words[0] in WORLD:
             return await WORLD[words[0]](self, words[1:])
         actor, act = self.actor(words[0]), ACTORS[words[1]]
         task = self.loop.begin(actor.process, told(act(self, actor, words[2:])))
-        await asyncio.wait([task], timeout=PATIENCE_SECONDS)
+        at_once = deed.endswith("&")
+        await asyncio.wait([task], timeout=0 if at_once else PATIENCE_SECONDS)
         if task.done():
             return task.result()
-        self.pending[deed] = task
-        return f"nothing for {PATIENCE_SECONDS} s"
+        self.pending[" ".join(words)] = task
+        return "" if at_once else f"nothing for {PATIENCE_SECONDS} s"
 
 
 async def told(answer: Awaitable[str]) -> str:
@@ -191,7 +211,7 @@ async def _renew(stage: Stage, words: list[str]) -> str:
     """The service is killed, what was saved is put back, and another incarnation of it begins."""
     stage.instance.kill()
     stage.instance.machine.disk = crashed(stage.saved)
-    begin_incarnation(MemoryStore(stage.instance.machine.disk), BEGAN_MS + round(stage.loop.now * 1000))
+    begin_incarnation(MemoryStore(stage.instance.machine.disk), stage.now_ms)
     await stage.instance.start()
     return ""
 
@@ -291,7 +311,10 @@ async def _publish(stage: Stage, actor: Actor, request: PublishRequest, found: d
 
 
 async def _begins(stage: Stage, actor: Actor, words: list[str]) -> str:
-    actor.pointer = (await actor.client.start_transaction("short", float(words[0]) if words else None)).transaction_id
+    if words == ["elsewhere"]:
+        actor.pointer = stage.now_ms * POINTERS_PER_MS  # as Tephra counts
+    else:
+        actor.pointer = (await actor.client.start_transaction("short", float(words[0]) if words else None)).transaction_id
     return ""
 
 
@@ -316,6 +339,11 @@ async def _rolls_back(stage: Stage, actor: Actor, words: list[str]) -> str:
     assert actor.answer is not None
     await actor.client.rollback("t", actor.answer)
     return "rolled back"
+
+
+async def _settles(stage: Stage, actor: Actor, words: list[str]) -> str:
+    await actor.client.end_held("t", stage.actor(words[0]).pointer, committed=words[1] == "committed")
+    return "settled"
 
 
 def _parts(words: list[str]) -> list[Part]:
@@ -363,7 +391,7 @@ async def _is(stage: Stage, actor: Actor, words: list[str]) -> str:
 
 async def _reads(stage: Stage, actor: Actor, words: list[str]) -> str:
     """What is there behind where it stands: committed messages, unless it says otherwise."""
-    rest, found = _options(words, "on", "within", "for")
+    rest, found = _options(words, "on", "within", "for", "retry")
     request = ConsumeRequest(actor.position, inclusive=False, limit=100, isolation="committed" if "all" not in rest else None)
     if "within" in found:
         pointer = stage.actor(found["within"]).pointer
@@ -371,10 +399,19 @@ async def _reads(stage: Stage, actor: Actor, words: list[str]) -> str:
         request.transaction, request.isolation = tx.to_bytes(), None
     if "for" in found:
         request.wait = int(found["for"]) * 1000
-    polled = await actor.client.poll(found.get("on", "t"), request)
+    client = actor.retrying(retry=float(found["retry"])) if "retry" in found else actor.client
+    polled = await client.poll(found.get("on", "t"), request)
     if polled.position is not None and "again" not in rest:
         actor.position = polled.position
     return " ".join(f"{each['offset']}:{each['payload'].decode() or '(empty)'}" for each in polled.messages) or "nothing"
+
+
+async def _copies(stage: Stage, actor: Actor, words: list[str]) -> str:
+    """Publishes what a message of `t` says now, and its properties, on another topic."""
+    rest, found = _options(words, "on")
+    polled = await actor.client.poll("t", ConsumeRequest(None, start_offset=int(rest[0]), inclusive=True, limit=1))
+    (each,) = polled.messages
+    return await _publish(stage, actor, PublishRequest([each["payload"]], properties=[each["properties"]]), found, numbered=False)
 
 
 async def _restarts(stage: Stage, actor: Actor, words: list[str]) -> str:
@@ -467,10 +504,12 @@ ACTORS: dict[str, Act] = {
     "aborts": lambda stage, actor, words: _ends("abort", stage, actor),
     "invalidates": lambda stage, actor, words: _ends("invalidate", stage, actor),
     "rolls-back": _rolls_back,
+    "settles": _settles,
     "stages": _stages,
     "is": _is,
     "reads": _reads,
     "restarts": _restarts,
+    "copies": _copies,
     "subscribes": _subscribes,
     "receives": _receives,
     "acks": _acks,

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from unittest import mock
 
 import pytest
 
-from tests.scenarios_text.scenario import FOLDER, Scenario, scenarios
+from tests.scenarios_text.faults import SEEN_BY
+from tests.scenarios_text.scenario import FOLDER, Scenario, read, scenarios
 from tests.scenarios_text.stage import ACTORS, WORLD
+from tests.simulation.faults import Plant
 
 DOCS = FOLDER.parents[1] / "docs"
 ALL = scenarios()
@@ -28,6 +33,15 @@ def test_what_a_scenario_expects_was_judged_by_a_page(scenario: Scenario) -> Non
     assert verdict["anchor"] in {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
     digest = scenario.digest
     assert verdict["digest"] == digest, f"it expects something else than was judged: read it again, and write {digest}"
+
+
+@pytest.mark.parametrize(("fault", "name"), SEEN_BY, ids=lambda each: each if isinstance(each, str) else each.__name__)
+def test_a_fault_that_is_planted_is_seen(fault: Callable[[], Iterator[Plant]], name: str) -> None:
+    scenario = read(FOLDER / f"{name}.txt")
+    with ExitStack() as stack:
+        for owner, member, value in fault():
+            stack.enter_context(mock.patch.object(owner, member, value))
+        assert scenario.play() != scenario.expected
 
 
 def test_every_word_is_on_the_page_of_this_folder() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from oncelog import AsyncClient, AsyncConsumer, AsyncProducer, AsyncReader
 from oncelog.api.options import Isolation
-from oncelog.errors import GroupProducerNotFound, OncelogError, TransactionInDoubt, TransactionNotInProgress
+from oncelog.errors import GroupProducerNotFound, InvalidMessageId, OncelogError, TransactionInDoubt, TransactionNotInProgress
 from oncelog.values.receipt import Receipts
 from oncelog.wire.requests import PublishRequest
 from tests.model.history import Group, Sent
@@ -232,7 +232,7 @@ class Racer(Client):
 
 
 class Worker(Client):
-    """A durable consumer: what it has acknowledged does not come again."""
+    """A durable consumer: what it has acknowledged does not come again, and nothing of another topic is acknowledged."""
 
     def __init__(self, world: World, name: str, topic: str) -> None:
         super().__init__(world, name)
@@ -247,10 +247,21 @@ class Worker(Client):
                 messages = await consumer.receive(20, timeout=self.random.choice([1, 20]))
                 for message in messages:
                     self.reading.receive(found(message))
+                    self.world.given[self.reading.topic] = message
+                await self._refuses_others(consumer)
                 if messages and self.random.random() < 0.7:
                     upto = self.random.choice(messages)
                     await consumer.ack(upto)
                     self.reading.acknowledged = max(self.reading.acknowledged, upto.offset)
+
+    async def _refuses_others(self, consumer: AsyncConsumer[bytes]) -> None:
+        for topic, message in self.world.given.items():
+            if topic != self.reading.topic:
+                try:
+                    await consumer.ack(message)
+                except InvalidMessageId:
+                    continue
+                raise AssertionError(f"{self.name} has acknowledged {message}, which is of {topic}")
 
 
 class Follower(Client):

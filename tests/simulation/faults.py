@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from unittest import mock
 
 from oncelog.producing.twins import ProducerTwin
+from oncelog.reading import twins
 from oncelog_dedup.deduplicator import Deduplicator, Verdict
 from oncelog_service.cluster.leases import Lease
 from oncelog_service.group_commit import Writer
@@ -84,6 +85,10 @@ def half_of_a_write_is_there() -> Iterator[Plant]:
     yield MemoryStore, "_apply", apply
 
 
+def a_message_of_another_topic_is_acknowledged() -> Iterator[Plant]:
+    yield twins, "check_place", lambda message, namespace, topic, generation, whose: None
+
+
 def writes_stand_on_no_lease() -> Iterator[Plant]:
     yield Writer, "fence", lambda self, batch: None
     yield Lease, "is_valid", True
@@ -103,6 +108,7 @@ FAULTS: Mapping[str, Callable[[], Iterator[Plant]]] = {
         what_failed_stays_in_the_map,
         half_of_a_write_is_there,
         writes_stand_on_no_lease,
+        a_message_of_another_topic_is_acknowledged,
     )
 }
 

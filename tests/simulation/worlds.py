@@ -42,6 +42,8 @@ class World:
         self.history = History(loop.time)
         self.answered: Counter[str] = Counter()
         """Name of an error → how often a client met it."""
+        self.given: dict[str, Message[bytes]] = {}
+        """Topic → what a consumer of it was given last."""
         self._clients = 0
 
     def client(self, retry: float = RETRY_SECONDS, timeout: float = 10.0) -> AsyncClient:
