@@ -11,6 +11,7 @@ from oncelog.errors import CommitGone, InvalidRequest, OncelogError
 from oncelog.http.transport import Requests
 from oncelog.wire.requests import CommitRequest
 from oncelog.wire.transaction import POINTERS_PER_MS
+from oncelog_dedup.sequence_map import SequenceMap
 from oncelog_dedup.snapshot import Snapshot, SnapshotDamaged
 from oncelog_service import renewal
 from oncelog_service.atomic import endings
@@ -123,6 +124,10 @@ def no_snapshot_can_be_read() -> Iterator[Plant]:
     yield Snapshot, "from_bytes", from_bytes
 
 
+def what_came_before_is_lost_in_a_merge() -> Iterator[Plant]:
+    yield SequenceMap, "precede", lambda self, producer, last_entry: None
+
+
 SEEN_BY: Collection[tuple[Callable[[], Iterator[Plant]], str]] = (
     (our_pointers_come_from_both_halves, "foreign_pointers"),
     (an_unknown_pointer_of_our_half_is_foreign, "foreign_in_our_half"),
@@ -138,5 +143,6 @@ SEEN_BY: Collection[tuple[Callable[[], Iterator[Plant]], str]] = (
     (what_a_poll_waits_is_trying, "poll_is_retried"),
     (nobody_else_is_asked, "silent_instance"),
     (no_snapshot_can_be_read, "known_by_snapshots"),
+    (what_came_before_is_lost_in_a_merge, "behind_the_undecided"),
 )
 """A fault, and the name of the scenario."""
