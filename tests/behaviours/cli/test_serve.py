@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -47,12 +48,25 @@ def test_a_signal_stops_it_cleanly_and_what_was_stored_is_known_to_the_next_one(
         assert topic.payloads() == ["m0", "m1", "m2"]
 
 
-def test_a_signal_before_the_server_listens_to_signals_ends_it_cleanly_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def stopped(*_: object) -> None:
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_server_listens_to_signals_ends_it_cleanly_too(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """Also where a shell has begun it in the background, which has it ignore Ctrl-C."""
 
-    monkeypatch.setattr("oncelog_service.app.serve", stopped)
-    assert run("serve", "--port", "0", "--store", "memory://").exit_code == 0
+    async def starts(*_: object) -> None:
+        signal.raise_signal(number)
+        await asyncio.sleep(0)
+        raise AssertionError("it goes on")
+
+    monkeypatch.setattr("oncelog_service.app.serve", starts)
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert run("serve", "--port", "0", "--store", "memory://").exit_code == 0
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def test_options_and_environment_reach_the_service_and_people_get_one_line(tmp_path: Path) -> None:
