@@ -153,8 +153,11 @@ def test_an_operator_ends_a_foreign_pointer_and_nothing_comes_under_it_any_more(
     assert list(unpack(client.read_columns("t", 0, upto).values)) == ([b"held", b"behind"] if committed else [b"behind"])
     with pytest.raises(TransactionNotInProgress):
         publish(house, foreign, b"zombie")
+    client.end_held("t", foreign, committed=committed)
+    with pytest.raises(TransactionNotInProgress):
+        client.end_held("t", foreign, committed=not committed)
     with pytest.raises(TransactionNotFound):
-        client.end_held("t", foreign, committed=committed)
+        client.end_held("t", foreign + 1, committed=committed)
     publish(house, ours, b"ours")
     with pytest.raises(TransactionNotInProgress) as refusal:  # one of our own is not ended topic by topic
         client.end_held("t", ours, committed=True)
