@@ -634,6 +634,9 @@ async def _learn_ends(log: TopicLog) -> None:
             pass  # said elsewhere
         except OncelogError as error:
             _log.warning("transactions of a topic that was opened are not settled yet: %s", error)
+        except Exception:
+            _log.exception("transactions of a topic that was opened are not settled")
+            return
         await asyncio.sleep(_AGAIN_SECONDS)
 
 

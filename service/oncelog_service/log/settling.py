@@ -47,7 +47,16 @@ class Settling:
     """What one open topic does about the ends of transactions. Works on the event loop that owns the topic."""
 
     __slots__ = (
-        *("_created", "_fold", "_memory", "_pointers", "_prefix", "_snapshots", "_store", "_topic", "_transactions", "_writer"),
+        "_created",
+        "_fold",
+        "_memory",
+        "_pointers",
+        "_prefix",
+        "_snapshots",
+        "_store",
+        "_topic",
+        "_transactions",
+        "_writer",
     )
 
     def __init__(self, topic: OpenTopic, memory: Memory, snapshots: Snapshots) -> None:
