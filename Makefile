@@ -24,23 +24,26 @@ $(READY): constraints.txt pyproject.toml
 venv: $(READY) ## make the virtual environment in .venv
 
 # The tests start hundreds of Python processes: none is to compile everything anew. (Empty is unset.)
-test test-wide test-all test-slow demo fight bench: export PYTHONDONTWRITEBYTECODE :=
+test test-real test-all test-slow calm demo fight bench: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test
-test: $(READY) ## run the tests that need nothing but Python, three files at a time, since they wait more than they compute (ARGS="-k name" to choose)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(READY) ## run the tests that need nothing but Python: no process, no port, no clock but their own (ARGS="-k name" to choose)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-all
-test-all: test ## run these, and then those of test-wide
-	@$(MAKE) --no-print-directory test-wide
+test-all: test test-real ## run these, and then those of test-real
 
-.PHONY: test-wide
-test-wide: $(READY) ## run those with a JVM, with PostgreSQL, with several services, and where services are killed or pressed hard
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "wide and not slow" $(ARGS)
+.PHONY: test-real
+test-real: $(READY) ## run those about the real world: sockets, signals, forks, PostgreSQL, a JVM, a browser, services that are killed
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "real and not slow" -p tests.again $(ARGS)
 
 .PHONY: test-slow
-test-slow: $(READY) ## run the slow tests: minutes of kill -9, millions of messages
-	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
+test-slow: $(READY) ## run the slow tests, and every property with seeds by chance: minutes of kill -9, millions of messages
+	SEEDS=random $(BIN)/python -m pytest -m "slow or hypothesis" --timeout 1800 $(ARGS)
+
+.PHONY: calm
+calm: $(READY) ## run the tests that were changed since main, or in the last commit of main, 20 times beside busy processors (ARGS=names)
+	$(BIN)/python -m tests.calm $(ARGS)
 
 .PHONY: accept
 accept: $(READY) ## have scenarios expect what comes of them now; each that changed is to be read, and judged anew (ARGS=names)

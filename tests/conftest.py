@@ -10,7 +10,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Generator, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -18,6 +18,8 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from oncelog_service.storage.open import has_leveldb
+from tests.gate.guard import armed, check, gate, hangs
+from tests.gate.loop import Loop
 from tests.patience import PATIENCE
 from tests.world.clock import ManualClock
 from tests.world.service import RunningService, running_service
@@ -26,8 +28,11 @@ if TYPE_CHECKING:
     from tests.postgres import PostgresServer
     from tests.world.certificates import Authority
 
-settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
-settings.load_profile("default")
+settings.register_profile(
+    "gate", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True, derandomize=True, database=None
+)
+settings.register_profile("chance", settings.get_profile("gate"), derandomize=False, max_examples=2_000)
+settings.load_profile("chance" if os.environ.get("SEEDS") == "random" else "gate")
 
 for _name in [name for name in os.environ if name.startswith("ONCELOG_")]:
     del os.environ[_name]
@@ -41,6 +46,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 HAS_LEVELDB = has_leveldb()
 _PASSED_OVER = "Skipped: LevelDB needs plyvel, which is not installed here"
+T = TypeVar("T")
 _Report = TypeVar("_Report", pytest.CollectReport, pytest.TestReport)
 
 SPARK = "tests/spark/"
@@ -75,42 +81,29 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
                     values[name] = await stack.enter_async_context(value)
             await pyfuncitem.obj(**values)
 
-    asyncio.run(asyncio.wait_for(run(), PATIENCE))
+    if not armed():
+        asyncio.run(asyncio.wait_for(run(), PATIENCE))
+        return True
+    loop = Loop()
+    try:
+        loop.done(loop.create_task(run()), PATIENCE)
+    finally:
+        loop.end()
     return True
 
 
-WIDE = (
-    "examples/",
-    "tests/scenarios/",
-    "tests/cluster/",
-    "tests/test_coverage.py",
-    "tests/backup/test_under_fire.py",
-    "tests/storage/test_lease_moments.py",
-    "tests/rest/test_crowds.py",
-    "tests/docs/test_site.py",
-    "tests/docs/test_notebooks.py",
-    "tests/docs/test_code.py::test_the_code_of_a_page_runs[docs/coming/",
-    "tests/docs/test_code.py::test_the_code_of_a_page_runs[docs/tour.md]",
-    "tests/testing/test_page.py::test_what_the_tour_shows_is_so",
-    "tests/behaviours/cli/test_frame.py::test_bash_completes",
-    "tests/service/test_history.py::test_repeating_everything",
-    "tests/testing/test_plugin.py::test_a_test_fails_by_what",
-    "tests/behaviours/test_full_disk.py",
-)
-"""Tests that kill services, run several or press one hard, those of examples and of long pages, and those that run others."""
+LONGEST = 300.0
+"""Seconds, of the real ones, that a test of the gate may take."""
+REAL_FIXTURES = {"postgres", "spark"}
+"""What they stand for is real, and so is whatever asks for them."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_turn)
     for item in items:
-        if _is_wide(item):  # before pytest chooses by markers
-            item.add_marker(pytest.mark.wide)
-
-
-def _is_wide(item: pytest.Item) -> bool:
-    fixtures = getattr(item, "fixturenames", ())
-    return item.nodeid.startswith(WIDE) or "spark" in fixtures or "postgres" in fixtures or "postgresql" in item.nodeid
+        if REAL_FIXTURES.intersection(getattr(item, "fixturenames", ())) or "postgresql" in item.nodeid:
+            item.add_marker(pytest.mark.real)  # before pytest chooses by markers
 
 
 def _turn(item: pytest.Item) -> int:
@@ -174,3 +167,42 @@ def running() -> Iterator[RunningService]:
     """A service in this process over a memory store."""
     with running_service() as service:
         yield service
+
+
+# --- the gate (tests/gate/)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
+    """A test that is not about the real world has nothing of it."""
+    with nullcontext() if item.get_closest_marker("real") else gate():
+        return (yield)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
+    """Ends a test of the gate that hangs, with its process; what pytest-timeout does itself is for all others."""
+    if not armed():
+        return None
+    signal.signal(signal.SIGALRM, hangs)
+    signal.setitimer(signal.ITIMER_REAL, LONGEST)
+    return True
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_timeout_cancel_timer(item: pytest.Item) -> bool | None:
+    """Takes that back."""
+    if not armed():
+        return None
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return True
+
+
+def _passed(item: pytest.Item) -> Generator[None, T, T]:
+    """Whoever was stopped on the way to the real world fails, also where that was swallowed."""
+    result = yield
+    check()
+    return result
+
+
+pytest_runtest_setup = pytest_runtest_call = pytest_runtest_teardown = pytest.hookimpl(wrapper=True)(_passed)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.real
+
 ROOT = Path(__file__).parent.parent
 SDK = ["api/retry.py", "http/exchange.py", "producing/core.py", "producing/batching.py", "reading/position.py"]
 SDK_TESTS = [f"tests/sdk/test_{name}.py" for name in ("errors", "exchange", "held", "producer_core", "position")]

@@ -17,6 +17,8 @@ from oncelog import Producer, Reader
 from oncelog.errors import CheckpointConflict
 from oncelog.testing import OncelogService
 
+pytestmark = pytest.mark.real
+
 
 class Killed(Exception):
     """Stands for a process that ends here."""

@@ -13,6 +13,8 @@ from examples.cloud_events.events import create_topic, events, publish, received
 from oncelog import Producer, Reader
 from oncelog.testing import OncelogService
 
+pytestmark = pytest.mark.real
+
 TIME = datetime(2026, 11, 24, 12, 30, tzinfo=UTC)
 DATA: list[Any] = [{"paid": 17, "euro": "é€"}, "text ü", b"\x00\xff", None]
 

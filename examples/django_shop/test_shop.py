@@ -17,6 +17,8 @@ from oncelog import OutboxRelay, Reader
 from oncelog.errors import ConnectionFailed
 from oncelog.testing import OncelogService
 
+pytestmark = pytest.mark.real
+
 os.environ["DJANGO_SETTINGS_MODULE"] = "examples.django_shop.settings"
 
 

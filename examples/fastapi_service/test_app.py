@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from examples.fastapi_service.app import TOPIC, app
 from fastapi.testclient import TestClient
 
 from oncelog import Reader
 from oncelog.testing import OncelogService
+
+pytestmark = pytest.mark.real
 
 
 def test_each_visitor_is_answered_for_its_own_reading(oncelog_service: OncelogService) -> None:

@@ -17,6 +17,8 @@ from oncelog import Message, MessageId
 from oncelog.codecs import codec_for
 from oncelog.testing import OncelogService
 
+pytestmark = pytest.mark.real
+
 ROOT = Path(__file__).parents[2]
 TOPIC = "store"
 

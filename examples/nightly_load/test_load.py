@@ -19,6 +19,8 @@ from oncelog.errors import ConnectionFailed, OffsetMismatch
 from oncelog.testing import OncelogService
 from oncelog.wire.requests import PublishRequest, ReceiptRun
 
+pytestmark = pytest.mark.real
+
 ROOT = Path(__file__).parents[2]
 TOPIC = "loaded"
 PATIENCE = 60

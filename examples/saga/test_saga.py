@@ -12,6 +12,8 @@ from examples.saga.services import TOPICS, create_topics, serve
 from oncelog import Client, Producer, errors
 from oncelog.testing import OncelogService
 
+pytestmark = pytest.mark.real
+
 STOCK = {"figs": 20, "pears": 8}
 CREDIT = {f"customer-{number}": 60 for number in range(5)}
 

@@ -18,6 +18,8 @@ from examples.to_parquet.page import bars, by_time, top_keys, write
 from oncelog import Message, Producer
 from oncelog.testing import OncelogService
 
+pytestmark = pytest.mark.real
+
 
 class Killed(BaseException):
     """Stands for a process that ends here."""

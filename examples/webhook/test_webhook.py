@@ -14,6 +14,8 @@ from fastapi.testclient import TestClient
 from oncelog import AsyncClient
 from oncelog.testing import OncelogService
 
+pytestmark = pytest.mark.real
+
 
 def test_a_delivery_is_stored_once_and_a_key_used_twice_is_told(oncelog_service: OncelogService) -> None:
     with TestClient(receiver()) as one, TestClient(receiver()) as other:

@@ -277,7 +277,8 @@ def test_tokens_are_known_again_after_a_crash_at_any_moment(clock: ManualClock) 
             assert not Carrying(service.url).is_let_in
 
 
-@pytest.mark.parametrize("store", ["leveldb", pytest.param("sqlite", marks=pytest.mark.wide)])
+@pytest.mark.real
+@pytest.mark.parametrize("store", ["leveldb", pytest.param("sqlite", marks=pytest.mark.real)])
 def test_a_token_is_durable_when_it_is_answered_and_no_file_holds_its_secret(store: str, tmp_path: Path) -> None:
     service = ServiceProcess(tmp_path / "data", audit_log=tmp_path / "audit.jsonl")
     service.store = f"{store}://{tmp_path / 'data'}"

@@ -353,7 +353,7 @@ began = st.sets(names, min_size=2).map(lambda chosen: [("begin", name) for name 
 Steps = list[tuple[Any, ...]]
 
 
-@pytest.mark.wide
+@pytest.mark.real
 @settings(max_examples=50, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(began, st.lists(life, min_size=10, max_size=40), st.sampled_from([1, 3, 7]))
 def test_any_history_shows_what_the_model_shows(begun: Steps, steps: Steps, trim_every: int) -> None:

@@ -452,6 +452,7 @@ def test_what_is_written_while_a_backup_is_copied_is_not_in_it(tmp_path: Path, s
         assert rows_of(again) == before
 
 
+@pytest.mark.real
 def test_no_write_is_under_way_while_files_are_linked(store: Store) -> None:
     from threading import Thread
 
@@ -520,6 +521,7 @@ def test_what_a_backup_that_was_killed_has_left_beside_the_store_goes_when_it_is
     assert own.is_dir(), "nobody else's"
 
 
+@pytest.mark.real
 def test_a_full_disk_ends_a_backup_and_leaves_those_before(tmp_path: Path, store: Store, archive: Archive) -> None:
     put(store, 0, 10)
     first = backup(archive, store)
@@ -601,7 +603,8 @@ def test_the_copy_that_is_made_beside_a_database_leaves_what_is_to_stay_free_too
         backup(archive, store)
 
 
-@pytest.mark.parametrize("files", [3, *(pytest.param(each, marks=pytest.mark.wide) for each in (0, 1, 6))])
+@pytest.mark.real
+@pytest.mark.parametrize("files", [3, *(pytest.param(each, marks=pytest.mark.real) for each in (0, 1, 6))])
 def test_a_command_that_is_killed_leaves_no_backup_and_the_next_one_is_whole(
     files: int, tmp_path: Path, store: Store, archive: Archive
 ) -> None:

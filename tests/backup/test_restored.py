@@ -313,6 +313,7 @@ def test_a_transaction_of_behind_the_backup_is_not_known_and_its_pointer_is_neve
         assert not pointers & {client.start_transaction().write_pointer for _ in range(20)}
 
 
+@pytest.mark.real
 def test_no_write_pointer_and_no_number_comes_again_where_the_clock_is_set_back(tmp_path: Path) -> None:
     clock = ManualClock()
 
@@ -451,6 +452,7 @@ def test_a_producer_and_a_consumer_that_run_on_are_told(tmp_path: Path) -> None:
                 producer.close()
 
 
+@pytest.mark.real
 def test_a_copy_that_is_verified_settles_nothing_with_a_transaction_service_that_runs_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

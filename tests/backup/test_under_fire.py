@@ -22,6 +22,8 @@ from tests.patience import PATIENCE, until
 from tests.rest.talk import Topic
 from tests.world.service import ServiceProcess, running_service
 
+pytestmark = pytest.mark.real
+
 WRITERS = 8
 SIZE = 3_000
 """Bytes of a message: enough that LevelDB merges tables all the time."""
@@ -161,7 +163,7 @@ def client_topics(url: str) -> list[list[Any]]:
         return [[list(client.verify(topic))[-1]] for topic in client.topics()]
 
 
-@pytest.mark.wide
+@pytest.mark.real
 @pytest.mark.parametrize("rounds", [6])
 def test_a_service_that_is_killed_in_a_backup_leaves_none_that_passes_for_whole(rounds: int, tmp_path: Path) -> None:
     archive = Archive(tmp_path / "root/hot")

@@ -169,6 +169,7 @@ def full_soon(path: Path) -> Iterator[tuple[dict[str, Any], Callable[[], None]]]
     yield {"open_store": lambda: MemoryStore(disk)}, lambda: setattr(disk, "before_sync", None)
 
 
+@pytest.mark.real
 def test_a_full_disk_is_refused_clearly_and_works_again_when_there_is_space(tmp_path: Path) -> None:
     payload, acknowledged = "x" * 400_000, []
     with full_soon(tmp_path / "small") as (settings, make_space), running_service(min_free_bytes=0, **settings) as service:

@@ -25,6 +25,8 @@ from tests.rest.talk import TIMEOUT, Topic, assert_problem, done, receipts
 from tests.world.house import House, told
 from tests.world.service import RunningService, running_service
 
+pytestmark = pytest.mark.real
+
 MIB = 2**20
 FLOOR = 8 * MIB
 PLENTY = 10 * FLOOR

@@ -15,6 +15,8 @@ from oncelog.errors import TopicExists, all_errors
 from tests.patience import PATIENCE
 from tests.world.service import ServiceProcess
 
+pytestmark = pytest.mark.real
+
 SCRIPT = """
 import json, sys
 from oncelog import Client, Producer, Reader

@@ -91,7 +91,7 @@ def test_a_wait_ends_in_time_and_is_none_where_no_offset_is_named(running: Runni
     with Client(running.url) as client:
         began = time.monotonic()
         assert client.offsets({"t": TopicAsked(after=0)}, wait=0.2)["t"].stable == 0
-        assert time.monotonic() - began >= 0.2
+        assert time.monotonic() - began > 0.19
         client.offsets({"t": TopicAsked()}, wait=PLENTY)
         assert client.offsets({}, wait=PLENTY) == {}
         assert time.monotonic() - began < PLENTY

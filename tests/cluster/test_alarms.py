@@ -10,6 +10,8 @@ from oncelog import Client, Producer, errors
 from oncelog.wire.overview import Alarm
 from tests.cluster.instances import Instance, Instances, until
 
+pytestmark = pytest.mark.real
+
 
 def alarms(of: Instance) -> dict[str, Alarm]:
     with Client(of.url) as client:

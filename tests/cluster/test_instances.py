@@ -42,6 +42,8 @@ from tests.sdk.fakes import Answer, fake_server, problem
 from tests.world.crash import wait_for_attempts
 from tests.world.service import free_port, running_service
 
+pytestmark = pytest.mark.real
+
 T = TypeVar("T")
 
 

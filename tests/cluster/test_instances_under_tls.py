@@ -12,6 +12,8 @@ from tests.patience import PATIENCE
 from tests.postgres import postgres_server
 from tests.world.certificates import Authority, Issued
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture(scope="module")
 def secured(ca: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instances]:

@@ -13,7 +13,7 @@ from tests.patience import until
 from tests.postgres import postgres_server
 from tests.rest.talk import assert_problem
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.real
 
 TX = "/v1/transactions"
 TOPICS = [f"t{number}" for number in range(6)]

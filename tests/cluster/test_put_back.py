@@ -24,7 +24,7 @@ from tests.postgres import PostgresServer
 from tests.storage.stores import write
 from tests.world.service import RunningService, free_port, running_service
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.real
 
 TABLES = ("oncelog_row", "oncelog_lease", "oncelog_instance")
 

@@ -13,7 +13,7 @@ from tests.cluster.instances import LEASE_SECONDS, Instances, address, instances
 from tests.patience import until
 from tests.postgres import postgres_server
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture(scope="module")

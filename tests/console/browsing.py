@@ -12,7 +12,7 @@ from playwright.sync_api import ConsoleMessage, Page, Request, expect
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 IN_A_BROWSER = [
-    pytest.mark.wide,
+    pytest.mark.real,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH; .ci/run installs it"),
 ]
 """Marks of every module that shows a page."""

@@ -89,6 +89,7 @@ def test_each_of_their_licences_goes_with_them() -> None:
     assert all("Copyright" in text for text in texts.values())
 
 
+@pytest.mark.real
 def test_the_wheel_has_the_console(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=ROOT, check=True)
     [wheel] = tmp_path.glob("*.whl")

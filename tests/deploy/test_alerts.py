@@ -32,7 +32,7 @@ from tests.world.certificates import Authority
 from tests.world.clock import ManualClock
 from tests.world.service import RunningService, free_port, running_service
 
-pytestmark = [pytest.mark.wide, pytest.mark.skipif(PROMETHEUS is None or PROMTOOL is None, reason=MISSING)]
+pytestmark = [pytest.mark.real, pytest.mark.skipif(PROMETHEUS is None or PROMTOOL is None, reason=MISSING)]
 
 Cause: TypeAlias = Callable[[], None]
 """Brings it about, or brings it about once more."""

@@ -111,7 +111,7 @@ def test_the_dashboard_can_be_imported() -> None:
         assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
 
 
-@pytest.mark.wide
+@pytest.mark.real
 @pytest.mark.skipif(PROMTOOL is None, reason=MISSING)
 def test_prometheus_understands_every_expression_of_the_dashboard(tmp_path: Path) -> None:
     assert PROMTOOL is not None

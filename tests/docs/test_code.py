@@ -26,6 +26,8 @@ from tests.docs.quick_command import quick_command
 from tests.patience import PATIENCE
 from tests.world.service import running_service
 
+pytestmark = pytest.mark.real
+
 DEFAULT_URL = "http://127.0.0.1:7070"
 NOT_RUN = {
     "make ": "makes a virtual environment, or runs these tests",

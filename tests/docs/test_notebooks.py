@@ -8,6 +8,8 @@ import nbformat
 import pytest
 from docs.notebooks.run import NOTEBOOKS, printed, run
 
+pytestmark = pytest.mark.real
+
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda each: each.stem)
 def test_a_notebook_prints_what_it_is_kept_with(notebook: Path) -> None:

@@ -12,6 +12,8 @@ import pytest
 import oncelog
 from tests.docs.pages import ROOT
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:

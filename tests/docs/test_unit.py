@@ -54,6 +54,7 @@ def test_the_unit_runs_as_its_own_user_and_is_closed() -> None:
     assert not [line for line in lines if re.match("Environment=.*(TOKEN|PASSWORD)=|.*--token ", line)], "no secret stands in it"
 
 
+@pytest.mark.real
 @pytest.mark.skipif(ANALYZE is None, reason="no systemd-analyze on the PATH")
 def test_systemd_takes_the_unit_and_rates_it_as_the_page_says(tmp_path: Path) -> None:
     assert ANALYZE is not None

@@ -34,6 +34,8 @@ from oncelog_service.threads import Threads
 from tests.patience import PATIENCE, until
 from tests.world.certificates import Authority
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture(autouse=True)
 def _all_end() -> Iterator[None]:

@@ -21,6 +21,8 @@ from oncelog_service.storage.seals import SealedStore
 from tests.patience import PATIENCE, until
 from tests.world.disk import Gate
 
+pytestmark = pytest.mark.real
+
 
 def asked(connection: socket.socket, path: str = "/v1/namespaces") -> bytes:
     connection.settimeout(PATIENCE)

@@ -84,10 +84,12 @@ def _git(tree: Path, *arguments: str) -> None:
     subprocess.run(["git", *arguments], cwd=tree, check=True, capture_output=True)
 
 
+@pytest.mark.real
 def test_a_clean_tree_on_main_with_the_version_is_ready(tree: Path) -> None:
     check_tree(tree, "0.2.0", rehearse=False)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("rehearse", [False, True])
 def test_a_tree_that_is_not_what_would_be_built_is_refused(tree: Path, rehearse: bool) -> None:
     with pytest.raises(NotReady, match=re.escape('says __version__ = "0.2.0", not 0.3.0')):
@@ -101,6 +103,7 @@ def test_a_tree_that_is_not_what_would_be_built_is_refused(tree: Path, rehearse:
         check_tree(tree, "0.2.0", rehearse)
 
 
+@pytest.mark.real
 def test_only_a_rehearsal_is_held_on_another_branch(tree: Path) -> None:
     _git(tree, "checkout", "-qb", "mine")
     check_tree(tree, "0.2.0", rehearse=True)

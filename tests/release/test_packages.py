@@ -22,7 +22,7 @@ import oncelog
 from oncelog_service.storage.open import has_leveldb
 from tests.docs.pages import ROOT
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.real
 PACKAGES = ("oncelog", "oncelog_dedup", "oncelog_service", "pyspark_oncelog")
 
 

@@ -156,7 +156,7 @@ def fuzz(fuzzed: Fuzzed, examples: int) -> None:
     fuzzed.check()
 
 
-@pytest.mark.wide
+@pytest.mark.real
 def test_no_request_breaks_anything(fuzzed: Fuzzed) -> None:
     fuzz(fuzzed, 6)
 

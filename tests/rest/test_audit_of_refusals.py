@@ -196,6 +196,7 @@ def test_what_could_not_be_passed_on_leaves_a_line(house: House, monkeypatch: py
     assert house.last == ("ada", "DELETE", path, 503, "storage_unavailable")
 
 
+@pytest.mark.real
 def test_certificates_that_are_nobodys_or_have_expired_let_nobody_in_and_leave_a_line(tmp_path: Path) -> None:
     """Also on a connection that was begun while the certificate held."""
     ca, clock = Authority(tmp_path), ManualClock()
@@ -229,6 +230,7 @@ def test_certificates_that_are_nobodys_or_have_expired_let_nobody_in_and_leave_a
         assert len(service.server._shared.connections) == connections, "it was asked on the same connection"
 
 
+@pytest.mark.real
 def test_a_log_that_cannot_be_written_to_holds_up_nobody_and_has_its_lines_once_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,7 +119,7 @@ def test_what_comes_in_one_piece_finds_room_where_those_that_come_in_several_hav
     room.send(late, 10)
 
 
-@pytest.mark.wide
+@pytest.mark.real
 def test_20_clients_that_stop_in_the_middle_of_a_body_have_nobody_else_refused_for_long(tmp_path: Path) -> None:
     with served(tmp_path, body_timeout_seconds=600, max_inflight_bytes=64 * 2**20) as service, ExitStack() as stack:
         topic = Topic(service.url)
@@ -141,7 +141,7 @@ def test_20_clients_that_stop_in_the_middle_of_a_body_have_nobody_else_refused_f
         until(lambda: metric(service, "oncelog_body_bytes") == 0, "all is given back")
 
 
-@pytest.mark.wide
+@pytest.mark.real
 def test_polls_that_wait_with_large_transactions_leave_room_for_everybody_else(tmp_path: Path) -> None:
     """32 of them, of which sixteen would fill the room: those that find none to wait in are told so, and some wait on."""
     with served(tmp_path, max_inflight_bytes=64 * 2**20, max_wait_ms=600_000) as service, ExitStack() as stack:
@@ -182,6 +182,7 @@ def metric_of_slow(url: str) -> float:
     return next(float(line.split()[1]) for line in lines if line.startswith('oncelog_refused_total{reason="slow_body"}'))
 
 
+@pytest.mark.real
 def test_a_slow_body_that_gives_way_is_told_so(tmp_path: Path) -> None:
     with served(tmp_path, body_timeout_seconds=600, max_inflight_bytes=2 * 2**20, max_request_bytes=2 * 2**20) as service:
         topic = Topic(service.url)

@@ -37,7 +37,7 @@ FLAGS = (
 )  # fmt: skip
 
 pytestmark = [
-    pytest.mark.wide,
+    pytest.mark.real,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH; .ci/run installs it"),
 ]
 

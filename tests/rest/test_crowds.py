@@ -19,6 +19,8 @@ from tests.patience import until
 from tests.rest.talk import TIMEOUT, Topic, done, head, read_answer
 from tests.world.service import ServiceProcess
 
+pytestmark = pytest.mark.real
+
 POLL = "/v1/namespaces/default/topics/t/poll"
 
 

@@ -117,6 +117,7 @@ def test_consumers_that_are_fenced_are_counted_on_their_topic() -> None:
             assert (found.topic("fenced_consumers_total"), found.topic("fenced_total")) == (count, 0)
 
 
+@pytest.mark.real
 def test_times_are_counted_by_the_address_as_it_stands_in_the_table_and_by_status() -> None:
     with running_service() as service:
         topic = Topic(service.url)
@@ -138,6 +139,7 @@ def test_times_are_counted_by_the_address_as_it_stands_in_the_table_and_by_statu
         assert 0 < found.value("publish_seconds_sum") == published
 
 
+@pytest.mark.real
 def test_a_page_is_measured_without_the_wait_for_messages_and_a_request_with_it() -> None:
     with running_service() as service:
         topic = Topic(service.url)

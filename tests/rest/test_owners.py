@@ -221,6 +221,7 @@ MAKES: list[tuple[Row, Callable[[House, str], tuple[Any, dict[str, Any]]], str]]
 ]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("life", ["goes on", "stopped", "killed"])
 def test_only_its_owner_does_anything_with_it_and_others_change_and_learn_nothing(house: House, life: str) -> None:
     made = [(row, state, *make(house, state)) for row, make, state in MAKES]

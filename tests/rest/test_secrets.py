@@ -110,6 +110,7 @@ def test_settings_come_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert Settings().token == "of the environment"
 
 
+@pytest.mark.real
 def test_a_token_in_utf_8_works_from_file_to_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "token").write_text(TOKEN + "\n")
     with running_service(token_file=tmp_path / "token") as service:
@@ -273,6 +274,7 @@ def cli(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("arguments", "environment"),
     [
@@ -301,6 +303,7 @@ def test_a_command_shows_no_secret_but_in_its_own_arguments(arguments: list[str]
     assert answer.stderr or answer.stdout
 
 
+@pytest.mark.real
 def test_a_service_that_serves_shows_no_secret(tmp_path: Path) -> None:
     for name, value in (("token", TOKEN), ("store", f"sqlite://{tmp_path / 'data'}")):
         (tmp_path / name).write_text(value + "\n")

@@ -35,6 +35,8 @@ from tests.rest.talk import TIMEOUT, connected, head, read_answer
 from tests.world.certificates import DAY, Authority, Issued, encrypted
 from tests.world.service import RunningService, running_service
 
+pytestmark = pytest.mark.real
+
 SHORT = 2.0
 """Seconds that a head may take, and its handshake."""
 STATS = "/v1/namespaces/default/topics/t/stats"

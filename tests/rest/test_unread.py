@@ -125,7 +125,7 @@ MUCH = {
 """Requests for much."""
 
 
-@pytest.mark.wide
+@pytest.mark.real
 @pytest.mark.parametrize("kind", [*MUCH, "all together"])
 def test_100_clients_that_never_read_cost_less_than_100_mb_and_end(tmp_path: Path, kind: str) -> None:
     """It is 30 to 50 MB, all together 60 to 80."""
@@ -153,6 +153,7 @@ def test_100_clients_that_never_read_cost_less_than_100_mb_and_end(tmp_path: Pat
         assert topic.payloads(limit=1) == ["x" * 100]
 
 
+@pytest.mark.real
 def test_an_answer_that_is_cut_off_passes_for_none(tmp_path: Path) -> None:
     with served(tmp_path, max_unread_bytes=2**16, max_poll_bytes=8 * 2**20) as service, ExitStack() as stack:
         topic = Topic(service.url)
@@ -171,7 +172,7 @@ def test_an_answer_that_is_cut_off_passes_for_none(tmp_path: Path) -> None:
         assert sorted(whole) == [False, True]
 
 
-@pytest.mark.wide
+@pytest.mark.real
 def test_who_reads_too_slowly_gives_its_place_to_another(tmp_path: Path) -> None:
     with served(tmp_path, max_connections=4, max_unread_bytes=2**30) as service, ExitStack() as stack:
         topic = Topic(service.url)

@@ -22,6 +22,8 @@ from tests.postgres import PostgresServer
 from tests.scenarios.writing import MIXED, Load
 from tests.world.crash import seeded
 
+pytestmark = pytest.mark.real
+
 TOPIC = "t"
 STOPPED_SECONDS = 10.0
 """Longer than a lease stands, so that whoever awakes has been replaced."""

@@ -26,6 +26,8 @@ from oncelog_service.storage.port import RowDamaged, StoreError, Table
 from tests.storage.stores import IN_FILES, NOT_ITS_OWN, everything
 from tests.world.service import running_service
 
+pytestmark = pytest.mark.real
+
 REFUSED = "refused"
 FEW, MANY = 16, 400
 

@@ -13,6 +13,8 @@ import pytest
 from oncelog import Message, MessageId
 from tests.patience import PATIENCE, until
 
+pytestmark = pytest.mark.real
+
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 ONE = ("--act", "1", "--rows", "20000")
 TWO = ("--act", "2", "--bookings", "50")

@@ -21,6 +21,8 @@ from tests.scenarios.writing import MIXED, Awaiting, Load, OneByOne
 from tests.world.crash import kill_while_starting, process, seeded
 from tests.world.service import ServiceProcess
 
+pytestmark = pytest.mark.real
+
 TOPIC = "t"
 
 

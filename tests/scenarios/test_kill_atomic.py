@@ -18,6 +18,8 @@ from tests.scenarios.committing import Committer, check_commits, committing
 from tests.world.crash import kill_while_starting, seeded, wait_for_attempts
 from tests.world.service import ServiceProcess
 
+pytestmark = pytest.mark.real
+
 TOPICS = ("a", "b", "c")
 
 

@@ -18,6 +18,8 @@ from tests.scenarios.consuming import END
 from tests.world.crash import process, seeded
 from tests.world.service import ServiceProcess
 
+pytestmark = pytest.mark.real
+
 TOPIC, SUBSCRIPTION = "t", "s"
 AHEAD = 500
 """Messages that are published before they are delivered, at most: so that kills hit while there is something to do."""

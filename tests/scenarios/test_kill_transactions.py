@@ -19,6 +19,8 @@ from tests.scenarios.transacting import attempts_of, check_ended, check_meanwhil
 from tests.world.crash import process, seeded, wait_for_attempts
 from tests.world.service import ServiceProcess
 
+pytestmark = pytest.mark.real
+
 TOPIC = "t"
 
 

@@ -27,6 +27,8 @@ from tests.postgres import postgres_server
 from tests.world.crash import seeded
 from tests.world.service import ServiceProcess
 
+pytestmark = pytest.mark.real
+
 TOPICS = ("paid", "shipped")
 NAME = "orders"
 WRITERS = 16

@@ -15,6 +15,8 @@ from oncelog import Client
 from tests.patience import PATIENCE, until
 from tests.world.service import RunningService
 
+pytestmark = pytest.mark.real
+
 ROOT = Path(__file__).parents[2]
 IDLE = 0.2
 """Seconds without a notification: all that were published are there at once."""

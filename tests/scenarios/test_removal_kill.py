@@ -17,6 +17,8 @@ from tests.storage.stores import IN_FILES
 from tests.world.crash import seeded
 from tests.world.service import ServiceProcess, running_service
 
+pytestmark = pytest.mark.real
+
 TOPIC = "t"
 MESSAGES = 600
 

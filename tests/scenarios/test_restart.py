@@ -6,10 +6,14 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from oncelog import Client, Producer, Reader
 from tests.model.log import payload_of
 from tests.patience import PATIENCE
 from tests.world.service import ServiceProcess
+
+pytestmark = pytest.mark.real
 
 TOPIC = "t"
 

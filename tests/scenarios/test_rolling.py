@@ -22,6 +22,8 @@ from tests.scenarios.writing import MIXED, Load
 from tests.world.crash import seeded
 from tests.world.service import ServiceProcess
 
+pytestmark = pytest.mark.real
+
 TOPIC = "t"
 
 
@@ -139,7 +141,7 @@ class Sender(threading.Thread):
         self.sent += answer.status_code == 200
 
 
-@pytest.mark.wide
+@pytest.mark.real
 @pytest.mark.timeout(600)
 def test_a_rolling_restart_behind_a_load_balancer_leaves_no_request_without_an_answer(tmp_path: Path) -> None:
     store = postgres_server().fresh_schema()

@@ -19,7 +19,7 @@ from tests.world.service import ServiceProcess
 PAGE = ROOT / "docs" / "securing.md"
 SECRET = re.compile(rb"oncelog_[A-Za-z0-9_-]{40,}")
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.real
 
 
 def set_ups() -> dict[str, list[Block]]:

@@ -23,6 +23,8 @@ from tests.scenarios.spark_pipeline import BATCH, SOURCE, TARGET, SparkPipeline
 from tests.scenarios.spark_proxy import Answer, FaultProxy, Request, Rule, hand_on
 from tests.world.service import ServiceProcess
 
+pytestmark = pytest.mark.real
+
 MESSAGES = [b"message-%06d" % number for number in range(300)]
 CRUCIAL = 2
 """The micro-batch that harm is done to: two are behind it, three before."""

@@ -47,7 +47,7 @@ def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield request.param
 
 
-@pytest.fixture(scope="module", params=["service", pytest.param("engine", marks=pytest.mark.wide)])
+@pytest.fixture(scope="module", params=["service", pytest.param("engine", marks=pytest.mark.real)])
 def house(request: pytest.FixtureRequest) -> Iterator[RunningService]:
     """A service, and an engine: what the SDK promises holds over both."""
     with (running_service if request.param == "service" else running_engine)() as running:

@@ -121,6 +121,7 @@ def test_on_another_event_loop_it_raises(house: RunningService) -> None:
         asyncio.run(client.topics())
 
 
+@pytest.mark.real
 def test_in_a_forked_child_it_raises(house: RunningService) -> None:
     client = AsyncClient(house.url)
     child = os.fork()

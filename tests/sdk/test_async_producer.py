@@ -251,6 +251,7 @@ def test_it_is_opened_first_and_belongs_to_its_event_loop(topic: str, house: Run
         asyncio.run(producer.send(b"x"))
 
 
+@pytest.mark.real
 async def test_in_a_forked_child_it_raises_and_names_nothing_of_its_parents(
     client: Client, topic: str, house: RunningService
 ) -> None:

@@ -24,6 +24,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return name
 
 
+@pytest.mark.real
 async def test_wherever_it_is_cancelled_both_topics_have_all_of_it_or_nothing(
     client: Client, house: RunningService, kind: str
 ) -> None:

@@ -25,6 +25,7 @@ def loaded_by(statement: str) -> set[str]:
     return set(json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=PATIENCE).stdout))
 
 
+@pytest.mark.real
 def test_importing_the_sdk_loads_nothing_of_the_service_and_no_extra() -> None:
     loaded = loaded_by("import oncelog, threading\noncelog.Producer, oncelog.Client\nassert threading.active_count() == 1")
     assert "oncelog" in loaded
@@ -59,12 +60,14 @@ def test_what_a_class_does_not_take_is_said_in_its_own_name(make: Any, says: str
         make()
 
 
+@pytest.mark.real
 def test_a_service_over_leveldb_needs_no_sqlalchemy() -> None:
     serving = "import oncelog_service.app, oncelog_service.cli.serve, oncelog_service.cli.stores.verify\n"
     serving += "from oncelog_service.storage.open import store_opener\n"
     assert not loaded_by(f"{serving}store_opener('leveldb:///tmp/nothing')") & {"sqlalchemy", "psycopg", "pyspark"}
 
 
+@pytest.mark.real
 def test_what_needs_sqlalchemy_is_loaded_when_it_is_asked_for() -> None:
     pytest.importorskip("sqlalchemy")
     before = "from oncelog import TransactionAware, TransactionContext; assert 'sqlalchemy' not in sys.modules"
@@ -72,6 +75,7 @@ def test_what_needs_sqlalchemy_is_loaded_when_it_is_asked_for() -> None:
         assert "sqlalchemy" in loaded_by(f"{before}\nfrom oncelog import {name}")
 
 
+@pytest.mark.real
 def test_where_pyarrow_is_missing_spark_finds_no_source_and_no_error() -> None:
     """It looks into every package that is called like this one, and an error in one takes all of them."""
     there = "import pyspark_oncelog; assert {} hasattr(pyspark_oncelog, 'DefaultSource')"
@@ -86,6 +90,7 @@ def test_every_public_name_is_there_and_no_other() -> None:
         _ = oncelog.no_such_name
 
 
+@pytest.mark.real
 def test_what_an_extra_is_missing_for_says_which_one() -> None:
     hide = "import sys; sys.modules['sqlalchemy'] = sys.modules['typer'] = None\n"
     for name in ("Checkpoint", "SqlParticipant"):
@@ -158,6 +163,7 @@ def test_a_type_checker_knows_every_option_that_there_is() -> None:
         assert options.__annotations__.keys() == taken - {"codec"}
 
 
+@pytest.mark.real
 def test_mypy_strict_knows_the_values_and_accepts_the_first_pages(tmp_path: Path) -> None:
     for page in PAGES:
         blocks = (ROOT / page).read_text("utf-8").split("```python\n")[1:]

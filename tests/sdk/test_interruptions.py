@@ -108,9 +108,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     ("through", "done"),
     [
         ("engine", True),
-        pytest.param("session", True, marks=pytest.mark.wide),
-        pytest.param("engine", False, marks=pytest.mark.wide),
-        pytest.param("connection", False, marks=pytest.mark.wide),
+        pytest.param("session", True, marks=pytest.mark.real),
+        pytest.param("engine", False, marks=pytest.mark.real),
+        pytest.param("connection", False, marks=pytest.mark.real),
     ],
 )
 def test_wherever_the_end_is_interrupted_both_change_or_neither(url: str, through: str, done: bool) -> None:
@@ -261,6 +261,7 @@ class Idle(OutboxRelay):
         return 0.001
 
 
+@pytest.mark.real
 def test_wherever_ctrl_c_ends_a_relay_that_waits_it_is_what_is_raised_and_the_relay_can_be_stopped(tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path}/shop.db", poolclass=NullPool)  # other pools wait at conditions of Python's
     for at in count(1):
@@ -294,6 +295,7 @@ def test_whoever_waits_at_a_condition_is_woken_by_all_who_notify_and_by_no_other
         condition.wait()
 
 
+@pytest.mark.real
 def test_ctrl_c_ends_the_waiting_also_where_it_does_not_wake_who_waits() -> None:
     """As where it comes in the moment before the lock waits: Python has noted it, and nothing wakes the main thread."""
     condition, has_ended, was_woken = Condition(threading.RLock()), threading.Event(), list[bool]()

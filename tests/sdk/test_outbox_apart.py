@@ -114,6 +114,7 @@ def _of(engines: dict[str, Made]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("engine", engines.values(), ids=engines.keys(), indirect=True)
 
 
+@pytest.mark.real
 @_of(SHARED)
 def test_no_relay_undoes_a_transaction_that_is_under_way_beside_it(engine: Engine) -> None:
     with_effects(engine)
@@ -134,6 +135,7 @@ def test_no_relay_undoes_a_transaction_that_is_under_way_beside_it(engine: Engin
     assert _relay(engine, outbox).run_once() == 1
 
 
+@pytest.mark.real
 @_of({"SQLite in memory": _in_memory(), "each connection its own": _in_memory(QueuePool)})
 def test_a_relay_that_would_never_see_a_row_is_refused(engine: Engine) -> None:
     for begin in (OutboxRelay.start, OutboxRelay.run, OutboxRelay.__enter__):

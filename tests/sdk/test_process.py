@@ -27,6 +27,8 @@ from tests.sdk.processes import all_ended_well, in_child, raises
 from tests.sdk.topics import payloads
 from tests.world.service import RunningService
 
+pytestmark = pytest.mark.real
+
 
 def start(url: str, topic: str, *functions: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     command = [sys.executable, *options, "-m", "tests.sdk.processes", url, topic, *functions]
@@ -120,7 +122,7 @@ def test_handlers_flush_and_close_what_they_interrupt(port: RunningService, clie
     assert payloads(client, f"{topic}-flush_in_handler") == [b"0", b"1"]
 
 
-@pytest.mark.wide
+@pytest.mark.real
 def test_handlers_use_what_they_interrupt_in_a_storm_of_signals(port: RunningService, client: Client, topic: str) -> None:
     told, _ = run(port.url, topic, "sends_in_handlers", "calls_in_handlers")
     sent, handled = map(int, told["sends_in_handlers"].split())

@@ -522,6 +522,7 @@ def test_one_producer_goes_on_while_a_step_of_another_one_is_interrupted(client:
         assert sent
 
 
+@pytest.mark.real
 @of_threads
 def test_threads_that_wait_for_messages_of_two_producers_do_not_wait_for_each_other(client: Client, topic: str) -> None:
     """concurrent.futures.wait holds the locks of all its futures, and takes them in any order."""
@@ -641,6 +642,7 @@ def test_flush_gives_up_after_its_timeout_and_the_messages_go_on(watched: Watche
         assert future.done()
 
 
+@pytest.mark.real
 def test_a_flush_ends_although_another_thread_goes_on_sending(client: Client, topic: str) -> None:
     stop = threading.Event()
 

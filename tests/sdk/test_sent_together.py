@@ -182,6 +182,7 @@ def test_what_was_lost_is_repeated_and_nothing_is_there_twice(
 # --- named producers
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("buffer_bytes", [0, 1 << 20])
 @pytest.mark.parametrize("given", [None, 5])
 @of_threads
@@ -240,6 +241,7 @@ def test_numbers_rise_and_are_given_by_one_side_only_and_a_producer_serves_its_o
     assert [message.sequence_id for message in delivered(client, topic)] == [5, 7]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("buffer_bytes", [0, 1 << 20])
 def test_what_a_topic_has_is_left_out_and_without_a_commit_the_rest_alone_is_given_back(
     client: Client, topic: str, producer: Producer[bytes], begin: Begin, buffer_bytes: int
@@ -256,6 +258,7 @@ def test_what_a_topic_has_is_left_out_and_without_a_commit_the_rest_alone_is_giv
     assert visible(client, topic) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("buffer_bytes", [0, 3_000])
 def test_threads_may_send_through_one(client: Client, topic: str, begin: Begin, buffer_bytes: int) -> None:
     with begin(client, buffer_bytes=buffer_bytes) as begun, ThreadPoolExecutor(4) as threads:

@@ -255,7 +255,7 @@ def test_a_poll_is_silent_only_when_its_wait_is_over(two: Two, name: str) -> Non
         assert monotonic() - begun >= 1.1
 
 
-@pytest.mark.parametrize("secured", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("secured", [False, pytest.param(True, marks=pytest.mark.real)], ids=["plain", "tls"])
 @pytest.mark.parametrize("begun", [None, b"", b"HTTP/1.1 200 OK\r\nconte", b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab"])
 def test_wherever_it_stops_its_client_goes_on(begun: bytes | None, secured: bool, ca: Authority) -> None:
     """None: not even what is sent to it is read."""
@@ -298,6 +298,7 @@ class Counting:
         raise AssertionError(f"it looked, {seconds} s before its end")
 
 
+@pytest.mark.real
 @of_threads
 @pytest.mark.parametrize("kind", [Plain, Awaited])
 def test_whatever_comes_or_goes_is_heard(kind: type[Plain]) -> None:

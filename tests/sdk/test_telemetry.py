@@ -376,6 +376,7 @@ def run(code: str) -> str:
     return done.stdout
 
 
+@pytest.mark.real
 @of_threads
 def test_where_the_extra_is_missing_the_error_names_it() -> None:
     hide = "import sys; sys.modules['opentelemetry'] = None\n"
@@ -383,6 +384,7 @@ def test_where_the_extra_is_missing_the_error_names_it() -> None:
     assert said == "oncelog.telemetry needs OpenTelemetry: pip install 'oncelog[otel]'\n"
 
 
+@pytest.mark.real
 @of_threads
 def test_off_a_service_and_the_sdk_load_nothing_of_it() -> None:
     code = """

@@ -69,6 +69,7 @@ def listing(context: ssl.SSLContext | None = None) -> AbstractContextManager[Fak
     return fake_server(lambda _: Answer(body=b'["t"]'), context)
 
 
+@pytest.mark.real
 def test_a_ca_of_ones_own_is_trusted_where_it_is_named_or_the_environment_names_it(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -97,6 +98,7 @@ def test_a_ca_of_ones_own_is_trusted_where_it_is_named_or_the_environment_names_
         assert topics(fake.url) == ["t"]
 
 
+@pytest.mark.real
 def test_a_service_that_is_not_trusted_is_sent_nothing(certificates: Certificates) -> None:
     with listing(certificates.server()) as fake:
         there = fake.url.replace("127.0.0.1", "[::ffff:127.0.0.1]")  # an address that is not in the certificate
@@ -124,6 +126,7 @@ def test_certificates_are_checked_and_their_files_are_read_at_once(certificates:
     Client("http://x", verify=tmp_path / "missing.pem")  # where nothing is under TLS, none is needed
 
 
+@pytest.mark.real
 def test_a_client_shows_its_own_certificate(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
     ca, pair = certificates.path("ca.pem"), (certificates.path("client.pem"), certificates.path("client.key"))
     with listing(certificates.server(of_clients=True)) as fake:
@@ -152,6 +155,7 @@ def test_the_first_of_the_variables_wins() -> None:
     assert Trust.chosen(environment=everything).ca is None
 
 
+@pytest.mark.real
 def test_an_answer_that_drips_under_tls_ends_with_its_time(certificates: Certificates) -> None:
     with dripping(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b"x", certificates.server()) as server:
         slow = surrounded(Client, clock=each_drip_takes_a_second(server))
@@ -160,6 +164,7 @@ def test_an_answer_that_drips_under_tls_ends_with_its_time(certificates: Certifi
         assert 0 < server.sent < DRIPS
 
 
+@pytest.mark.real
 def test_encrypted_connections_are_not_shared_with_a_forked_child(
     house: RunningService, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +200,7 @@ def tunnelling_proxy(tls: ssl.SSLContext | None = None) -> Iterator[tuple[str, l
         yield url, asked
 
 
+@pytest.mark.real
 def test_a_proxy_is_gone_through_by_choice_only(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
     ca = certificates.path("ca.pem")
     with tunnelling_proxy() as (proxy, asked), listing(certificates.server()) as fake:
@@ -211,6 +217,7 @@ def test_a_proxy_is_gone_through_by_choice_only(certificates: Certificates, monk
         assert [request.path for request in proxy.requests] == ["http://service.example:7070/v1/namespaces/default/topics"]
 
 
+@pytest.mark.real
 def test_a_proxy_may_itself_be_under_tls_and_ask_who_this_is(certificates: Certificates) -> None:
     ca = certificates.path("ca.pem")
     with tunnelling_proxy(certificates.server()) as (proxy, asked), listing(certificates.server()) as fake:

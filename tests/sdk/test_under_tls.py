@@ -131,6 +131,7 @@ def test_another_instance_is_asked_over_tls(ca: Authority, monkeypatch: pytest.M
         assert asyncio.run(status(service)) == 200
 
 
+@pytest.mark.real
 def test_a_transaction_service_alone_speaks_tls(ca: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate = ca.service("alone")
     monkeypatch.setenv("ONCELOG_CA", ca.file)

@@ -149,6 +149,7 @@ def _read(pipe: int) -> list[str]:
         return file.read().splitlines()
 
 
+@pytest.mark.real
 def test_a_pipe_that_nobody_reads_stops_nothing_and_it_is_said_how_many_lines_are_missing(asked: Asking) -> None:
     reads, writes = os.pipe()
     handler = Unhurried(writes)

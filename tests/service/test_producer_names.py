@@ -68,7 +68,7 @@ async def test_the_list_follows_who_comes_and_goes(house: House) -> None:
     assert await listed(house, 1) == ["c", "d", "e", "g"]
 
 
-@pytest.mark.wide
+@pytest.mark.real
 async def test_who_comes_and_goes_while_pages_are_read_costs_no_look_at_all_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each name that came or went had all of them sorted anew, a page at a time: 10 s for 100,000."""
     monkeypatch.setattr(producers, "_INSERTED", 1)

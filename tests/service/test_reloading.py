@@ -79,6 +79,7 @@ def served(folder: Path, text: str, **environment: str) -> Iterator[Served]:
         yield Served(folder, service)
 
 
+@pytest.mark.real
 def test_a_signal_has_settings_and_secrets_read_again_and_what_cannot_change_stays_and_is_named(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("first\n")
     text = f'port = 0\nstore = "memory://"\ntoken_file = "{tmp_path}/token"\nlog_level = "info"\n'
@@ -108,6 +109,7 @@ def test_a_signal_has_settings_and_secrets_read_again_and_what_cannot_change_sta
         assert found.service.wait(PATIENCE) == 0
 
 
+@pytest.mark.real
 def test_a_signal_has_the_log_in_another_form_and_all_requests_in_it(tmp_path: Path) -> None:
     text = 'port = 0\nstore = "memory://"\n'
     with served(tmp_path, text) as found:
@@ -117,6 +119,7 @@ def test_a_signal_has_the_log_in_another_form_and_all_requests_in_it(tmp_path: P
         until(lambda: '"request": "mine"' in "".join(found.lines))
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "broken",
     ["port = ", "log_level = 'loud'", "max-messages = 1", "token_file = '/nowhere'", "tls_key = 'x'", None],
@@ -247,6 +250,7 @@ def heard(told: socket.socket, first: str) -> dict[str, str]:
         assert lines == ["WATCHDOG=1"], lines
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("abstract", [False, True])
 def test_systemd_is_told_when_it_is_ready_lives_reads_again_and_stops(tmp_path: Path, abstract: bool) -> None:
     name = f"@oncelog-{tmp_path.name}-{time.time_ns()}" if abstract else str(tmp_path / "notify")
@@ -265,6 +269,7 @@ def test_systemd_is_told_when_it_is_ready_lives_reads_again_and_stops(tmp_path: 
             assert found.service.wait(PATIENCE) == 0
 
 
+@pytest.mark.real
 def test_nobody_who_listens_is_no_reason_not_to_serve(tmp_path: Path) -> None:
     with served(tmp_path, 'port = 0\nstore = "memory://"\n', NOTIFY_SOCKET=str(tmp_path / "nobody")) as found:
         assert let_in(found.url, None)
@@ -279,6 +284,7 @@ def test_a_sign_of_life_is_given_only_where_one_is_wanted_of_this_process() -> N
         assert Supervisor(environment).watchdog_seconds is None
 
 
+@pytest.mark.real
 def test_no_signal_ends_a_service_that_starts_or_stops_and_one_at_the_start_is_heeded(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     stray: list[int] = []

@@ -52,6 +52,7 @@ def hexed(span: Any) -> tuple[str, str, str]:
     return span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex()
 
 
+@pytest.mark.real
 def test_each_request_is_a_span_below_that_of_who_sent_it(collector: Collector, house: ServiceProcess, tmp_path: Path) -> None:
     with house:
         requests.put(house.url + TOPIC, timeout=30).raise_for_status()
@@ -87,6 +88,7 @@ def test_each_request_is_a_span_below_that_of_who_sent_it(collector: Collector, 
     assert {line["trace"] for line in lines if line.get("request") == "mine"} == {trace}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("secret", ["oncelog_" + "S3cret" * 8, "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJTM2NyZXQifQ.U0kzY3JldA"])
 def test_a_token_that_was_taken_for_a_name_is_in_no_span_and_no_line(
     collector: Collector, house: ServiceProcess, tmp_path: Path, secret: str
@@ -106,6 +108,7 @@ def test_a_token_that_was_taken_for_a_name_is_in_no_span_and_no_line(
     assert secret not in (tmp_path / "log").read_text()
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("state", ["no member", "a=1," * 3_000, "a=1,b"])
 def test_a_context_that_is_not_by_the_book_logs_nothing_and_costs_no_trace(
     collector: Collector, house: ServiceProcess, tmp_path: Path, state: str
@@ -154,6 +157,7 @@ async def test_the_span_of_an_answer_line_by_line_ends_as_its_lines_do(how: str)
     assert gone == ([] if how == "never begun" else [how])
 
 
+@pytest.mark.real
 def test_what_is_refused_for_its_size_is_a_span_too(collector: Collector, tmp_path: Path) -> None:
     with ServiceProcess(tmp_path / "data", telemetry="true", max_request_bytes=1_024) as house:
         requests.put(house.url + TOPIC, timeout=30).raise_for_status()
@@ -162,6 +166,7 @@ def test_what_is_refused_for_its_size_is_a_span_too(collector: Collector, tmp_pa
     assert said(refused)["error.type"] == "request_too_large"
 
 
+@pytest.mark.real
 def test_one_trace_goes_from_a_producer_over_the_service_and_a_reader_to_sql(collector: Collector, house: ServiceProcess) -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -199,6 +204,7 @@ def test_one_trace_goes_from_a_producer_over_the_service_and_a_reader_to_sql(col
     assert f"{received.context.span_id:016x}" in {poll.parent_span_id.hex() for poll in polls}
 
 
+@pytest.mark.real
 def test_metrics_are_those_of_the_page_and_counters_are_cumulative(collector: Collector, house: ServiceProcess) -> None:
     begun = time.time_ns()
     with house, Client(house.url) as client:
@@ -240,6 +246,7 @@ def published(export: dict[str, Any]) -> Any:
     return export["oncelog_publish_seconds"].histogram.data_points[0]
 
 
+@pytest.mark.real
 def test_what_waits_is_sent_when_the_service_stops(
     collector: Collector, house: ServiceProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,7 +259,8 @@ def test_what_waits_is_sent_when_the_service_stops(
     assert collector.exports
 
 
-@pytest.mark.parametrize("hangs", [True, pytest.param(False, marks=pytest.mark.wide)])
+@pytest.mark.real
+@pytest.mark.parametrize("hangs", [True, False])
 def test_a_collector_that_hangs_or_is_away_holds_up_nothing(
     collector: Collector, house: ServiceProcess, monkeypatch: pytest.MonkeyPatch, hangs: bool, tmp_path: Path
 ) -> None:

@@ -35,7 +35,7 @@ def test_whatever_fails_memory_is_the_fold_of_the_log_and_answers_stay_true(seed
     _simulate(seed)
 
 
-@pytest.mark.parametrize("seed", [SEEDS[0], pytest.param(SEEDS[1], marks=pytest.mark.wide)])
+@pytest.mark.parametrize("seed", [SEEDS[0], pytest.param(SEEDS[1], marks=pytest.mark.real)])
 def test_a_database_answers_what_memory_does_whatever_fails(seed: int, tmp_path: Path) -> None:
     numbers = count()
     _simulate(seed, database=lambda: f"sqlite://{tmp_path / str(next(numbers))}")

@@ -20,7 +20,7 @@ from oncelog.spark.jobs.backfill import BackfillOvertaken, backfill
 from oncelog.spark.jobs.progress import Progress, follow, lag
 from tests.model.log import read_log
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.real
 
 
 def create(client: Client, topic: str) -> str:

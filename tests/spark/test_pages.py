@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from tests.docs.pages import ROOT
 from tests.docs.test_code import RUN_ELSEWHERE, run_page
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.real
 
 HERE = Path(__file__).relative_to(ROOT).as_posix()
 

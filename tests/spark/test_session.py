@@ -17,7 +17,7 @@ from oncelog.spark.session import is_here, prepare
 from tests.patience import PATIENCE
 from tests.world.service import RunningService
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.real
 
 
 def ended(code: str) -> subprocess.CompletedProcess[str]:

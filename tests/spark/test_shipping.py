@@ -20,7 +20,7 @@ from tests.patience import PATIENCE
 from tests.spark.strangers import stranger
 from tests.world.service import RunningService
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.real
 
 PLAN = """
 import importlib.util, pickle, sys

@@ -593,7 +593,7 @@ def test_in_output_mode_complete_each_batch_appends_the_whole_result(log: Log) -
 # --- the service in between
 
 
-@pytest.mark.wide
+@pytest.mark.real
 def test_a_service_that_restarts_while_tasks_stage_and_is_away_at_the_commit_loses_nothing(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path / "data") as process:
         log = Log(process.url)

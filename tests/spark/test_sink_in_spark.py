@@ -17,7 +17,7 @@ from tests.patience import PATIENCE
 from tests.spark.topics import values
 from tests.world.service import RunningService
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.patience import PATIENCE
 from tests.spark.topics import Topics
 from tests.world.service import RunningService
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.real
 
 TOKEN = "s3cret-token"
 

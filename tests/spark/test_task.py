@@ -59,6 +59,7 @@ class Topic:
 
     def offsets(self, asked: object, namespace: str, wait: float) -> dict[str, TopicOffsets]:
         self._check()
+        time.sleep(wait)
         self.stable = max(self.stable, self.healed_at)
         return {"t": TopicOffsets(generation=self.generation, earliest=self.earliest, stable=self.stable)}
 

@@ -12,7 +12,7 @@ from oncelog import Client, Producer, Reader, telemetry
 from tests.patience import PATIENCE
 from tests.world.service import RunningService
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.real
 
 
 def test_what_comes_out_of_a_job_goes_on_in_the_trace_of_what_went_in(

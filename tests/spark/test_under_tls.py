@@ -15,7 +15,7 @@ from tests.patience import PATIENCE
 from tests.world.certificates import Authority, Issued
 from tests.world.service import RunningService, running_service
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture(scope="module")

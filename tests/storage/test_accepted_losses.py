@@ -138,6 +138,7 @@ def check_serves(disk: Disk, gone: frozenset[int], clock: ManualClock | None = N
         assert verified.ok, verified.problems
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("what", LOSSES)
 def test_what_is_lost_is_named_and_the_rest_is_served_once_that_is_accepted(whole: Disk, what: str) -> None:
     loss, disk = LOSSES[what], Disk()

@@ -134,6 +134,7 @@ def test_a_scan_sees_the_state_at_its_first_step(store: Store, reverse: bool) ->
     assert store.get(M, keys[7]) == b"new"
 
 
+@pytest.mark.real
 def test_readers_on_other_threads_see_each_write_whole(store: Store) -> None:
     stop = threading.Event()
     halves = []

@@ -131,6 +131,7 @@ def test_what_is_installed_and_cannot_be_loaded_is_said_as_it_is(
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.real
 def test_a_service_says_in_one_line_that_it_is_on_sqlite_and_goes_on_there_later(tmp_path: Path, hidden: dict[str, str]) -> None:
     def served(sequence_id: int, **env: str) -> tuple[str, list[str], str]:
         with process("serve", "--port", "0", "--json", cwd=tmp_path, **env) as service:
@@ -149,6 +150,7 @@ def test_a_service_says_in_one_line_that_it_is_on_sqlite_and_goes_on_there_later
     assert (store, payloads) == (f"sqlite://{tmp_path}/oncelog-data", ["m0", "m1"])
 
 
+@pytest.mark.real
 def test_no_command_meets_a_missing_driver_with_more_than_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hide: Hide
 ) -> None:

@@ -36,6 +36,8 @@ from tests.world.clock import ManualClock
 from tests.world.leases import LeasesInMemory
 from tests.world.workers import InPlace, LoopWorkers
 
+pytestmark = pytest.mark.real
+
 FOR_EVER = 10**9
 
 

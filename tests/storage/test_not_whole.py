@@ -290,6 +290,7 @@ def test_a_store_is_looked_at_where_no_temporary_file_can_be_made(leveldb: Path,
     check_refused("leveldb", leveldb)
 
 
+@pytest.mark.real
 def test_a_copy_that_a_process_killed_in_the_look_has_left_is_gone_after_the_next_one(
     leveldb: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,6 +143,7 @@ WITHOUT = """
 """
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("missing", "url", "extras"),
     [
@@ -155,6 +156,7 @@ def test_an_extra_that_is_not_installed_is_named(missing: str, url: str, extras:
     assert f'pip install "oncelog[{extras}]"' in printed(WITHOUT, missing, url)
 
 
+@pytest.mark.real
 def test_a_store_of_another_kind_loads_no_driver() -> None:
     program = """
         import sys

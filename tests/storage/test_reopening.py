@@ -300,6 +300,7 @@ FULL_DISK = """
 """
 
 
+@pytest.mark.real
 def test_a_full_disk_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     """LevelDB's write of its log fails, and later ones would not."""
     command = [sys.executable, "-c", textwrap.dedent(FULL_DISK), "leveldb", str(tmp_path)]
@@ -307,6 +308,7 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.real
 def test_a_database_on_a_full_disk_loses_nothing_and_opens_there(tmp_path: Path) -> None:
     mount = 'mount -t tmpfs -o size=6m none "$0" && head -c 3000000 /dev/zero > "$0/filler"'
     alone = ["unshare", "--mount", "--map-root-user", "sh", "-ec"]

@@ -55,7 +55,7 @@ def oncelog(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
 
 
-@pytest.mark.wide
+@pytest.mark.real
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_service_writes_is_its_users_alone(room: Path, kind: str, umask: int) -> None:
     (room / "log").touch(0o600)
@@ -90,6 +90,7 @@ def test_what_a_service_writes_is_its_users_alone(room: Path, kind: str, umask: 
     assert (room / "salvaged" / "copy").exists()
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("umask", [0o000], indirect=True)
 def test_what_an_engine_makes_is_its_users_alone_and_the_umask_stays(room: Path, kind: str, umask: int) -> None:
@@ -112,12 +113,13 @@ def test_what_an_engine_makes_is_its_users_alone_and_the_umask_stays(room: Path,
     assert os.umask(umask) == umask
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("kind", "wide"),
     [
         ("leveldb", "above/data"),
-        pytest.param("sqlite", "above/data", marks=pytest.mark.wide),
-        pytest.param("sqlite", "above/data.end", marks=pytest.mark.wide),
+        pytest.param("sqlite", "above/data", marks=pytest.mark.real),
+        pytest.param("sqlite", "above/data.end", marks=pytest.mark.real),
     ],
 )
 def test_a_store_that_others_may_look_into_is_served_with_a_warning_that_says_how_to_close_it(

@@ -113,7 +113,7 @@ def test_a_value_whose_type_has_changed_is_damage(tmp_path: Path, value: object)
                 read()
 
 
-@pytest.mark.wide
+@pytest.mark.real
 def test_the_keys_of_a_database_are_looked_at_some_at_a_time(tmp_path: Path) -> None:
     with closing(opened("sqlite", tmp_path)) as store:
         write(store, Table.OUTCOME, *(number.to_bytes(8, "big") for number in range(80_000)))

@@ -206,6 +206,7 @@ MEASURE = """
 """
 
 
+@pytest.mark.real
 def test_a_scan_holds_a_page_and_not_the_table(on_sql: Place) -> None:
     store = on_sql.open()
     for start in range(0, 100_000, 20_000):
@@ -334,7 +335,7 @@ def url_of(*servers: PostgresServer, **options: str) -> str:
     return f"{base}@/{database.partition('/')[2]}?{query}"
 
 
-@pytest.mark.wide
+@pytest.mark.real
 def test_nothing_is_read_from_a_standby_and_after_a_fail_over_the_new_primary_is_written(tmp_path: Path) -> None:
     """Not where a URL names several hosts, nor where anybody asks for any of them. The standby receives nothing any more."""
 

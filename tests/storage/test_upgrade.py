@@ -102,6 +102,7 @@ def test_a_new_store_says_its_format_and_what_was_restored_says_it_too() -> None
     check_format(store)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("data", [b"%08x" % (FORMAT + 1), b"%08x" % 2**31])
 def test_a_store_of_a_later_version_is_refused_by_whoever_opens_it_and_left_as_it_is(
     left: tuple[str, dict[str, Any]], tmp_path: Path, data: bytes

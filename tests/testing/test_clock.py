@@ -8,6 +8,8 @@ import pytest
 
 from oncelog_service.testing.clock import MovedClock
 
+pytestmark = pytest.mark.real
+
 
 def test_time_that_passes_moves_both_clocks_and_one_that_is_set_only_that_of_the_wall() -> None:
     clock = MovedClock()

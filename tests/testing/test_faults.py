@@ -15,6 +15,8 @@ from oncelog.wire.models import TopicAsked
 from oncelog.wire.requests import ConsumeRequest, PublishRequest
 from tests.patience import PATIENCE, until
 
+pytestmark = pytest.mark.real
+
 ROWS = [b"%d" % at for at in range(6)]
 
 

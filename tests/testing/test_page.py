@@ -10,12 +10,16 @@ import sys
 from pathlib import Path
 from typing import get_args
 
+import pytest
+
 from oncelog.testing import Faults
 from oncelog.testing.judge import Kind
 from oncelog_service.testing.plan import REQUESTS
 from tests.docs.pages import ROOT, assert_shown, blocks, file_of
 from tests.patience import PATIENCE
 from tests.testing.test_plugin import PLUGIN
+
+pytestmark = pytest.mark.real
 
 PAGE = ROOT / "docs" / "testing.md"
 
@@ -27,6 +31,7 @@ def run_pytest(command: str, folder: Path) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.real
 def test_what_the_tour_shows_is_so(tmp_path: Path) -> None:
     said = ""
     for block in blocks(PAGE):

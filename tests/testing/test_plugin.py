@@ -10,10 +10,14 @@ import unittest
 from importlib import import_module
 from pathlib import Path
 
+import pytest
+
 from oncelog import AsyncClient, AsyncProducer, Client
 from oncelog.testing import OncelogService, service
 from tests.docs.pages import ROOT
 from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.real
 
 PLUGIN = "oncelog_service.testing.plugin"
 

@@ -15,6 +15,8 @@ from oncelog.testing.committed import committed
 from oncelog.wire.columns import MessageColumns
 from oncelog.wire.requests import PublishRequest
 
+pytestmark = pytest.mark.real
+
 ORDERS = [{"order": at, "by": "ann" if at % 2 else "bob"} for at in range(6)]
 
 

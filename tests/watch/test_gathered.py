@@ -133,6 +133,7 @@ def test_a_clock_that_was_set_back_over_a_restart_is_seen_by_what_is_stored(hous
     assert "default/t" in alarms(house)["clock_back"].what
 
 
+@pytest.mark.real
 def test_a_certificate_that_ends_is_named_until_another_one_is_in_its_place(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     soon, later = (authority.issue(f"c{days}", ips=["127.0.0.1"], ends=timedelta(days=days)) for days in (3, 300))

@@ -186,7 +186,7 @@ def freezable(path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", there], check=True)
 
 
-@pytest.mark.wide
+@pytest.mark.real
 def test_a_disk_that_hangs_under_a_service_is_an_alarm_after_ten_seconds(tmp_path: Path) -> None:
     with freezable(tmp_path) as disk, ServiceProcess(disk / "data", min_free_bytes=0) as service:
         topic = Topic(service.url)
@@ -232,7 +232,7 @@ def held_up(pid: int, disk: Path) -> Iterator[Callable[[], None]]:
         group.rmdir()
 
 
-@pytest.mark.wide
+@pytest.mark.real
 @pytest.mark.parametrize("kind", ["leveldb", "sqlite"])
 def test_a_disk_that_hangs_in_reading_under_an_idle_service_is_an_alarm_too(kind: str, tmp_path: Path) -> None:
     with freezable(tmp_path) as disk:
@@ -254,7 +254,7 @@ def test_a_disk_that_hangs_in_reading_under_an_idle_service_is_an_alarm_too(kind
             assert service.stop() == 0
 
 
-@pytest.mark.wide
+@pytest.mark.real
 def test_a_database_that_hangs_is_an_alarm_that_asks_it_nothing(tmp_path: Path) -> None:
     server = postgres_server()
     database = server.fresh_database()

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from oncelog import AsyncClient, Client
+from tests.gate.loop import Loop as GateLoop
 from tests.patience import PATIENCE
 
 T = TypeVar("T")
@@ -95,15 +96,18 @@ async def at_each_await(once: Callable[[Moment], Awaitable[object]]) -> int:
 
 
 class Loop:
-    """An event loop on a thread of its own."""
+    """An event loop on a thread of its own; in the gate one that goes on while somebody waits."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self._clients: dict[Client, AsyncClient] = {}
         self._thread = Thread(target=self.loop.run_forever, name="oncelog-test-loop")
-        self._thread.start()
+        if not isinstance(self.loop, GateLoop):
+            self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if isinstance(self.loop, GateLoop):
+            return self.loop.done(self.loop.create_task(coroutine), PATIENCE)
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(PATIENCE)
 
     def client(self, client: Client) -> AsyncClient:
@@ -115,6 +119,9 @@ class Loop:
     def stop(self) -> None:
         for client in self._clients.values():
             self.run(client.close())
+        if isinstance(self.loop, GateLoop):
+            self.loop.end()
+            return
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(PATIENCE)
         self.loop.close()

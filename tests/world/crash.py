@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +22,12 @@ ROOT = Path(__file__).parents[2]
 
 @contextmanager
 def seeded() -> Iterator[random.Random]:
-    """A source of random numbers; what fails meanwhile names its seed, which the environment variable KILL_SEED brings back."""
-    seed = int(os.environ.get("KILL_SEED") or random.SystemRandom().randrange(10**9))
+    """A source of random numbers, the same ones for the same test, or others each time where SEEDS is "random".
+
+    What fails meanwhile names its seed, which the environment variable KILL_SEED brings back.
+    """
+    drawn = random.SystemRandom().randrange(10**9) if os.environ.get("SEEDS") == "random" else None
+    seed = int(os.environ.get("KILL_SEED") or drawn or zlib.crc32(os.environ.get("PYTEST_CURRENT_TEST", "").encode()))
     try:
         yield random.Random(seed)
     except BaseException as error:

@@ -25,6 +25,9 @@ from oncelog_service.engine import Engine
 from oncelog_service.rest.server import Server
 from oncelog_service.service import Service
 from oncelog_service.storage.port import Store
+from tests.gate.guard import armed
+from tests.gate.loop import Loop
+from tests.gate.threads import until as wait_until
 from tests.patience import PATIENCE, until
 
 T = TypeVar("T")
@@ -52,6 +55,8 @@ class RunningService:
 
     def on_loop(self, make: Callable[[Service], Coroutine[Any, Any, T]], seconds: float = PATIENCE) -> T:
         """Run a coroutine where the service lives and hand back its result."""
+        if isinstance(self.loop, Loop):
+            return self.loop.done(self.loop.create_task(make(self.service)), seconds)
         return asyncio.run_coroutine_threadsafe(make(self.service), self.loop).result(seconds)
 
     def settled(self) -> None:
@@ -91,6 +96,9 @@ def running_service(
         finally:
             ready.set()
 
+    if armed():
+        yield from _in_place(running, serve, ready)
+        return
     thread = threading.Thread(target=run, name="oncelog-test-service")
     thread.start()
     ready.wait(PATIENCE)
@@ -105,6 +113,30 @@ def running_service(
         assert not thread.is_alive(), "the service does not stop"
     if failure:
         raise failure[0]
+
+
+def _in_place(
+    running: RunningService, serve: Callable[[], Coroutine[Any, Any, None]], ready: threading.Event
+) -> Iterator[RunningService]:
+    """The same in the gate: it goes on while the test waits for it."""
+    loop = Loop()
+    serving = loop.create_task(serve())
+    try:
+        wait_until(lambda: ready.is_set() or serving.done())
+        if serving.done():
+            serving.result()
+        try:
+            yield running
+        finally:
+            running.stop()
+            running.stop()
+    finally:
+        try:
+            wait_until(serving.done, PATIENCE)
+            assert serving.done(), "the service does not stop"
+        finally:
+            loop.end()
+    serving.result()
 
 
 @contextmanager

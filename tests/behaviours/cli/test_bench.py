@@ -25,6 +25,7 @@ def _topics(url: str) -> list[str]:
         return client.topics()
 
 
+@pytest.mark.real
 def test_it_measures_on_a_topic_of_its_own_and_deletes_it(running: RunningService) -> None:
     before = signal.getsignal(signal.SIGTERM)
     arguments = ("bench", "--seconds", "0.1", "--size", "64", "--batch", "10", "--connections", "3")
@@ -53,6 +54,7 @@ def test_it_measures_on_a_topic_of_its_own_and_deletes_it(running: RunningServic
     assert (_topics(running.url), signal.getsignal(signal.SIGTERM)) == ([], before)
 
 
+@pytest.mark.real
 def test_a_topic_that_is_there_stays_as_it_is(running: RunningService) -> None:
     with Client(running.url) as client:
         client.create_topic("t")
@@ -72,6 +74,7 @@ def test_what_the_service_refuses_ends_it_and_the_topic_is_deleted() -> None:
         assert _topics(service.url) == []
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_and_the_topic_is_deleted(running: RunningService, number: int) -> None:
     with process("bench", "--seconds", "600", url=running.url) as measuring:

@@ -85,6 +85,7 @@ def test_a_secret_and_its_file_are_one_setting_the_higher_source_wins(
         assert getattr(Settings(**{f"{secret}_file": str(tmp_path / "high")}), secret) == "memory://high"
 
 
+@pytest.mark.real
 def test_a_service_runs_on_a_file(tmp_path: Path) -> None:
     path = file_of(tmp_path, f'port = 0\nstore = "memory://"\ntoken = "{MARK}"\ndeduplication = false\n', mode=0o644)
     with process("serve", "--json", cwd=tmp_path, ONCELOG_CONFIG=str(path)) as service:
@@ -195,6 +196,7 @@ audit_log = "{tmp_path}/audit.jsonl"
     assert found(ONCELOG_CONFIG=str(path)) == checks
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("line", "what", "outcome"),
     [

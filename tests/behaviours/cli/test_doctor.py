@@ -96,6 +96,7 @@ def test_a_store_that_is_not_whole_is_said_without_opening_it(tmp_path: Path) ->
     assert {each.name: each.stat().st_mtime_ns for each in (tmp_path / "data").iterdir()} == before
 
 
+@pytest.mark.real
 def test_the_store_of_the_service_that_answers_is_looked_at(tmp_path: Path) -> None:
     with running_service(f"leveldb://{tmp_path}/data") as service:
         assert doctor(url=service.url, code=0) == {}
@@ -117,6 +118,7 @@ def test_who_may_not_ask_is_told_which_right_it_takes() -> None:
             assert "operate" in found["service_refuses"]["mend"]
 
 
+@pytest.mark.real
 def test_a_certificate_that_is_refused_is_said_with_what_is_wrong_and_how_to_see_it(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     trusted = {"ONCELOG_CA": authority.file}
@@ -234,6 +236,7 @@ def test_a_path_lies_on_the_innermost_of_the_mounts(tmp_path: Path) -> None:
     assert mount_of(Path("/data"), tmp_path / "nothing").kind == ""
 
 
+@pytest.mark.real
 def test_a_mount_is_found_whatever_characters_its_path_has(tmp_path: Path) -> None:
     with small_disk(tmp_path / "Müller\\040 größe\t日本", 1) as disk:
         assert mount_of(disk / "data") == (str(disk), "tmpfs")

@@ -80,6 +80,7 @@ def _packages(modules: set[str]) -> set[str]:
     return {name.partition(".")[0] for name in modules}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("words", [("--version",), ("--help",)])
 def test_what_asks_nobody_loads_neither_the_sdk_nor_any_command(words: tuple[str, ...]) -> None:
     loaded = loaded_by(*words)
@@ -89,6 +90,7 @@ def test_what_asks_nobody_loads_neither_the_sdk_nor_any_command(words: tuple[str
     assert len(ours) <= 20, sorted(ours)
 
 
+@pytest.mark.real
 def test_a_short_command_loads_the_sdk_and_itself_alone(client: Client) -> None:
     for words in (("topic", "list"), ("topic", "show", "t"), ("status",)):
         loaded = loaded_by(*words, url=client.url)
@@ -211,6 +213,7 @@ def test_a_bug_is_a_sentence_too(client: Client, monkeypatch: pytest.MonkeyPatch
     assert isinstance(run("topic", "list", url=client.url, env={"ONCELOG_TRACEBACK": "1"}).exception, KeyError)
 
 
+@pytest.mark.real
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full disk here")
 def test_a_full_disk_is_a_sentence_and_a_reader_that_has_gone_is_none(client: Client) -> None:
     environment = {**os.environ, "ONCELOG_URL": client.url}
@@ -226,6 +229,7 @@ def test_a_full_disk_is_a_sentence_and_a_reader_that_has_gone_is_none(client: Cl
             assert (running.wait(PATIENCE), running.stderr.read()) == (0, b""), words
 
 
+@pytest.mark.real
 def test_a_stream_that_is_closed_is_a_sentence_and_none_is_taken_for_another(client: Client) -> None:
     closed = b"error: stdout cannot be written: it is closed\n"
     for words, code, out, err in (
@@ -246,6 +250,7 @@ def test_a_stream_that_is_closed_is_a_sentence_and_none_is_taken_for_another(cli
         assert done.stderr.startswith(err) if err else done.stderr == b"", words
 
 
+@pytest.mark.real
 def test_what_a_locale_has_no_letters_for_is_written_out(tmp_path: Path) -> None:
     environment = {"XDG_CONFIG_HOME": str(tmp_path), "PYTHONIOENCODING": "ascii"}
     assert run("context", "add", "c", "http://zürich", env=environment).exit_code == 0
@@ -254,6 +259,7 @@ def test_what_a_locale_has_no_letters_for_is_written_out(tmp_path: Path) -> None
     assert (out.splitlines()[1], err) == (rb"c	no	http://z\xfcrich	-	-", b"")
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("answer", [b"y\n", b"YES\n", b"yes", b"", b"\n", b"n\n", b"yess\n", b"\xff\n", b"delete it"])
 def test_what_is_not_answered_with_yes_is_not_done_and_stdout_has_the_result_alone(client: Client, answer: bytes) -> None:
     line = [*ONCELOG, "topic", "delete", "t", "--json"]
@@ -265,6 +271,7 @@ def test_what_is_not_answered_with_yes_is_not_done_and_stdout_has_the_result_alo
         assert (done.returncode, done.stdout, client.topics()) == (1, b"", ["t"])
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("raised_in", "says"),
     [
@@ -371,6 +378,7 @@ def completed(line: str, tmp_path: Path, **env: str) -> list[str]:
     return sorted(done.stdout.split())
 
 
+@pytest.mark.real
 def test_bash_completes_commands_options_and_names(client: Client, tmp_path: Path) -> None:
     with Producer[bytes]("t", name="p:1", client=client) as producer:
         producer.send(b"x")
@@ -409,6 +417,7 @@ def test_bash_completes_commands_options_and_names(client: Client, tmp_path: Pat
     assert not (tmp_path / "store").exists(), "to press a key opens no store"
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_the_other_shells_ask_for_the_same(shell: str, client: Client) -> None:
     script = run("completion", shell).stdout
@@ -467,6 +476,7 @@ def test_rows_come_as_they_are_found() -> None:
     assert len(list(shown)) == 1_000
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("env", "styled"), [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
 )

@@ -178,6 +178,7 @@ def test_topics(client: Client) -> None:
     )
 
 
+@pytest.mark.real
 def test_a_question_is_no_part_of_the_result_and_ctrl_c_no_answer(client: Client) -> None:
     client.create_topic("t")
     with process("topic", "delete", "t", url=client.url) as deletion:

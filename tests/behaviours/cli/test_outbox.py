@@ -47,6 +47,7 @@ def test_once_publishes_what_is_committed_and_ends(engine: Engine, url: str) -> 
     assert (again.exit_code, again.stdout) == (0, "orders: 0 messages published\n")
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_relay_says_what_it_does_and_stops_cleanly_when_it_is_told_to(engine: Engine, url: str, number: signal.Signals) -> None:
     with process("outbox", "relay", str(engine.url), "--name", "orders", "--json", url=url) as relay:

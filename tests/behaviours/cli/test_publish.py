@@ -43,7 +43,7 @@ def _create_checked(url: str, **properties: str) -> None:
         client.create_topic("t", {"check.expected.offsets": True, **properties})
 
 
-@pytest.mark.wide
+@pytest.mark.real
 def test_a_file_whose_publisher_and_service_are_killed_half_way_is_resumed_without_a_line_lost_or_doubled(tmp_path: Path) -> None:
     lines = _lines(6_000)
     path = _file(tmp_path, lines)
@@ -79,6 +79,7 @@ def test_those_that_run_for_long_wait_for_a_service_that_restarts(monkeypatch: p
     assert patience == [RETRY_SECONDS, RETRY_SECONDS, session.PATIENCE_SECONDS]
 
 
+@pytest.mark.real
 def test_ctrl_c_while_waiting_for_input_says_how_far_it_is_persisted(running: RunningService) -> None:
     _create(running.url)
     with process("publish", "t", "--producer", "p", "--resume", url=running.url) as publisher:
@@ -94,6 +95,7 @@ def test_ctrl_c_while_waiting_for_input_says_how_far_it_is_persisted(running: Ru
     assert out == b""
 
 
+@pytest.mark.real
 def test_ctrl_c_in_the_midst_of_a_file_tells_the_truth_and_can_be_resumed(tmp_path: Path) -> None:
     lines, disk, written = _lines(60_000), Disk(), count()
     arguments = ("publish", "t", "--file", str(_file(tmp_path, lines)), "--producer", "p", "--resume", "--json")
@@ -118,6 +120,7 @@ def test_ctrl_c_in_the_midst_of_a_file_tells_the_truth_and_can_be_resumed(tmp_pa
         assert payloads(url, "t") == lines
 
 
+@pytest.mark.real
 def test_a_second_ctrl_c_waits_for_no_outcome_and_admits_what_is_not_known() -> None:
     disk, stalled, goes_on, opened = Disk(), Event(), Event(), []
 
@@ -318,6 +321,7 @@ def test_a_file_that_grows_is_resumed_and_one_that_has_changed_is_refused(
         assert value(run(*arguments, str(make(tmp_path, ids[:2])), url=running.url))["stored"] == 0
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("named", [(), ("--payload-column", "value")])
 @pytest.mark.parametrize("beside", ["message_id", "id"])
 def test_a_state_is_that_of_a_message_only_beside_its_id(
@@ -421,7 +425,7 @@ def test_what_is_stored_again_when_it_comes_again_is_not_resumed(running: Runnin
     assert payloads(running.url, "t") == []
 
 
-@pytest.mark.wide
+@pytest.mark.real
 @pytest.mark.parametrize("kind", [*FILES, "file"])
 def test_rows_whose_publisher_is_killed_again_and_again_are_published_once(tmp_path: Path, kind: str) -> None:
     ids = [2 * number for number in range(400 if kind == "file" else 20_000)]

@@ -75,6 +75,7 @@ def test_reading_begins_where_it_is_told_to(topic: str) -> None:
         assert run("read", "t", *wrong.split(), url=topic).exit_code == 2, wrong
 
 
+@pytest.mark.real
 def test_reading_ends_where_it_is_told_to(topic: str) -> None:
     objects, lines = _objects(topic), [*(b"%d" % number for number in range(9)), b"\xff\xfe"]
     at = datetime.fromisoformat(objects[-1]["publish_time"])
@@ -117,6 +118,7 @@ def test_the_last_ten_are_ten_whatever_was_rolled_back_before_the_end(topic: str
         assert _read(topic, "--from", "-3", *committed) == [b"8", b"\xff\xfe", b"last"]
 
 
+@pytest.mark.real
 def test_nothing_behind_what_is_undecided_is_taken_for_committed(topic: str) -> None:
     lines = [*(b"%d" % number for number in range(9)), b"\xff\xfe"]
     with Client(topic) as client:
@@ -140,6 +142,7 @@ def test_nothing_behind_what_is_undecided_is_taken_for_committed(topic: str) -> 
             assert (reader.returncode, out, err) == (0, b"undecided\nbehind it\n", b"")
 
 
+@pytest.mark.real
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full disk here")
 def test_what_could_not_be_printed_is_not_acknowledged(topic: str) -> None:
     command = [*ONCELOG, "read", "t", "--subscription", "s", "--url", topic]
@@ -209,6 +212,7 @@ def test_messages_are_written_as_one_likes(topic: str, tmp_path: Path) -> None:
     assert (missing.exit_code, missing.stdout_bytes, (tmp_path / "g").exists()) == (4, b"", False)
 
 
+@pytest.mark.real
 def test_a_payload_does_not_drive_the_terminal_of_who_reads_it(topic: str) -> None:
     hostile = b"\x1b]0;owned\x07\x1b[2J\r\xc2\x9b31mz\xe2\x80\xae"
     with Producer[bytes]("t", url=topic) as producer:
@@ -230,6 +234,7 @@ def test_a_payload_does_not_drive_the_terminal_of_who_reads_it(topic: str) -> No
         os.close(theirs)
 
 
+@pytest.mark.real
 def test_following_prints_what_comes_and_ctrl_c_says_where_to_go_on(topic: str, running: RunningService) -> None:
     with process("read", "t", "--from", "8", "--follow", url=topic) as reader:
         assert reader.stdout is not None
@@ -248,6 +253,7 @@ def test_following_prints_what_comes_and_ctrl_c_says_where_to_go_on(topic: str, 
     assert _read(topic, "--from", text.split()[-1], "--inclusive")[0] == b"newer"
 
 
+@pytest.mark.real
 def test_a_reader_of_the_output_that_has_enough_may_leave(topic: str) -> None:
     """`oncelog read … | head`: no complaint, no traceback."""
     with Producer[bytes]("t", url=topic) as producer:

@@ -30,6 +30,7 @@ def _ready(service: subprocess.Popen[bytes]) -> dict[str, Any]:
     return line
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_it_cleanly_and_what_was_stored_is_known_to_the_next_one(tmp_path: Path, number: signal.Signals) -> None:
     with process("serve", "--port", "0", "--json", cwd=tmp_path) as service:
@@ -48,6 +49,7 @@ def test_a_signal_stops_it_cleanly_and_what_was_stored_is_known_to_the_next_one(
         assert topic.payloads() == ["m0", "m1", "m2"]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_before_the_server_listens_to_signals_ends_it_cleanly_too(
     monkeypatch: pytest.MonkeyPatch, number: signal.Signals
@@ -69,6 +71,7 @@ def test_a_signal_before_the_server_listens_to_signals_ends_it_cleanly_too(
             signal.signal(each, handler)
 
 
+@pytest.mark.real
 def test_options_and_environment_reach_the_service_and_people_get_one_line(tmp_path: Path) -> None:
     arguments = ("serve", "--port", "0", "--store", "memory://", "--deduplication", "off", "--token", "s3cret")
     with process(*arguments, cwd=tmp_path, ONCELOG_DEDUPLICATION="on", ONCELOG_MAX_REQUEST_BYTES="1024") as service:
@@ -85,6 +88,7 @@ def test_options_and_environment_reach_the_service_and_people_get_one_line(tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.real
 def test_why_it_cannot_begin_is_one_sentence(tmp_path: Path) -> None:
     def refused(store: str, *more: str) -> str:
         result = run("serve", "--port", "0", "--store", store, *more)
@@ -106,6 +110,7 @@ def test_why_it_cannot_begin_is_one_sentence(tmp_path: Path) -> None:
     assert refused(f"leveldb://{tmp_path}/file/d").startswith(begin)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("arguments", "env", "named"),
     [
@@ -132,6 +137,7 @@ def test_a_setting_that_is_none_is_a_usage_error(arguments: tuple[str, ...], env
 # --- tx-serve
 
 
+@pytest.mark.real
 def test_the_transaction_service_alone_answers_for_transactions_and_nothing_else(tmp_path: Path) -> None:
     arguments = ("tx-serve", "--port", "0", "--json", "--transaction-timeout-seconds", "5")
     env = {"ONCELOG_MAX_TRANSACTION_TIMEOUT_SECONDS": "7", "ONCELOG_TRANSACTIONS_URL": "http://127.0.0.1:1"}

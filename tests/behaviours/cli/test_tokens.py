@@ -14,6 +14,7 @@ from tests.world.service import ServiceProcess, running_service
 STORES = ("leveldb", "sqlite")
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("kind", STORES)
 def test_a_service_beyond_loopback_begins_with_a_token_made_on_the_machine(kind: str, tmp_path: Path) -> None:
     service = ServiceProcess(tmp_path, host="127.0.0.2")  # no loopback by name, so nobody is let in without one

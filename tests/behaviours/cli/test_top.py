@@ -44,6 +44,7 @@ def test_once_it_shows_numbers_topics_and_alarms(busy: RunningService) -> None:
     assert max(each["duplicates"] or 0 for each in found["history"]) > 0
 
 
+@pytest.mark.real
 def test_without_a_terminal_it_prints_lines_until_ctrl_c(busy: RunningService) -> None:
     with process("top", "--interval", "0.5", url=busy.url) as running:
         assert running.stdout is not None
@@ -53,6 +54,7 @@ def test_without_a_terminal_it_prints_lines_until_ctrl_c(busy: RunningService) -
     assert all(" ok in " in each for each in lines)
 
 
+@pytest.mark.real
 def test_on_a_terminal_it_is_shown_in_place_and_ctrl_c_ends_it(busy: RunningService) -> None:
     ours, theirs = pty.openpty()
     env = {**os.environ, "ONCELOG_URL": busy.url, "TERM": "xterm", "COLUMNS": "160", "LINES": "50"}
@@ -83,6 +85,7 @@ def test_what_is_not_counted_is_no_zero(busy: RunningService) -> None:
     assert "sync p99 -" in line(overview.model_copy(update={"sample": overview.sample.model_copy(update={"sync_p99_ms": None})}))
 
 
+@pytest.mark.real
 def test_lines_say_which_alarms_come_and_go(busy: RunningService) -> None:
     with process("top", "--interval", "0.5", "--json", url=busy.url) as running:
         assert running.stdout is not None

@@ -88,6 +88,7 @@ def test_a_store_in_use_or_not_there_is_refused_and_none_is_made(store: str, tmp
     assert not (tmp_path / "missing").exists()
 
 
+@pytest.mark.real
 def test_a_verification_broken_off_by_ctrl_c_lets_go_of_the_store(tmp_path: Path) -> None:
     store = f"leveldb://{tmp_path}/data"
     with running_service(store) as running, Client(running.url) as client:
