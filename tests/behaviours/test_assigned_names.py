@@ -78,8 +78,7 @@ def test_producers_without_a_name_leave_no_row_and_no_entry_in_a_snapshot(house:
     assert set(snapshot_entries(house.disk)) == {0}
 
 
-@pytest.mark.parametrize("deduplication", ["true", "false"])
-@pytest.mark.parametrize("snapshots", [1, 1_000], ids=["in both snapshots", "in none"])
+@pytest.mark.parametrize(("snapshots", "deduplication"), [(1, "true"), (1_000, "false")], ids=["in both snapshots", "in none"])
 def test_a_late_copy_is_refused_after_the_end_and_after_every_restart(house: House, snapshots: int, deduplication: str) -> None:
     house.restart(snapshot_messages=snapshots)
     topic = house.make(deduplication=deduplication)

@@ -35,26 +35,6 @@ def committed(house: House, **fields: Any) -> list[str]:
     return [message["payload"] for message in answer.json()]
 
 
-def test_a_poll_of_what_is_committed_passes_over_what_was_rolled_back_and_stops_at_what_is_undecided(house: House) -> None:
-    topic, undone, done_, open_ = house.topic, house.start(), house.start(), house.start("long")
-    topic.publish("a")
-    topic.publish_under(undone, "undone")
-    topic.publish_under(done_, "done")
-    assert committed(house) == ["a"], "nothing behind it, although that is decided"
-    house.end(undone, "abort")
-    house.end(done_, "commit")
-    topic.publish_under(open_, "open")
-    topic.publish("b")
-    house.settle()
-    for _ in house.lives():
-        house.settle()
-        assert committed(house) == ["a", "done"]
-        assert topic.payloads() == ["a", "undone", "done", "open", "b"], "the words of the TMS page, where nobody asks otherwise"
-    house.end(open_, "commit")
-    house.settle()
-    assert committed(house) == ["a", "done", "open", "b"]
-
-
 def test_every_answer_says_what_was_read_in_whatever_it_was_asked(house: House) -> None:
     topic = house.topic
     topic.publish("a")

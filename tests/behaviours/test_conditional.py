@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import requests
 
 from oncelog_service.storage.port import Table
-from tests.rest.talk import TIMEOUT, Topic, assert_problem, hex_id, receipts, without_status
-from tests.world.disk import Gate, no_space
+from tests.rest.talk import TIMEOUT, Topic, assert_problem, hex_id, receipts
 from tests.world.house import House, told
 
 NO_MESSAGE = "\0" * 20
@@ -149,18 +148,6 @@ def test_a_topic_created_anew_knows_nothing_of_the_keys_before(house: House, top
 # --- named producers
 
 
-def test_a_repeated_publish_is_a_duplicate_whatever_the_offset_is_now(house: House, topic: Topic) -> None:
-    sent = {"producer": "p", "sequenceIds": [0, 1], "keys": ["k", "l"], **ALL}
-    first = receipts(topic.publish("a", "b", **sent))
-    put(topic, "k", expectedOffset=2)
-    for _ in house.lives():
-        again = receipts(topic.publish("a", "b", **sent))
-        assert (told(again), without_status(again)) == ("dd", without_status(first))
-        refused(topic.publish("c", **{**sent, "sequenceIds": [2], "keys": ["k"]}), "offset", 0, 3)
-    topic.request("PUT", "/properties", json={**CHECKED, "deduplication": "false"})
-    refused(topic.publish("a", "b", **sent), "offset", 0, 3)
-
-
 def test_what_is_left_of_a_partly_stored_publish_must_follow_on_the_rest_of_it(topic: Topic) -> None:
     def publish(*keys: str, **expectations: Any) -> requests.Response:
         ids = list(range(len(keys)))
@@ -205,33 +192,3 @@ def test_a_key_in_somebody_elses_undecided_transaction_is_no_mismatch_but_not_ye
     topic.publish_under(other, "a", keys=["k"])
     assert put(topic, "k") == 6
     assert put(topic, "k", expectedKeyOffsets={"k": 6}) == 7, "a newer plain message is nobody's"
-
-
-# --- certainty
-
-
-@pytest.mark.parametrize("outcome", ["written", "not written", "written all the same"])
-def test_a_condition_that_lost_to_what_is_being_written_is_refused_when_that_is_certain(
-    house: House, topic: Topic, pool: ThreadPoolExecutor, outcome: str
-) -> None:
-    house.disk.before_sync = gate = Gate(None if outcome == "written" else no_space())
-    house.disk.fail_after_apply = outcome == "written all the same"
-    winner = house.at_once(pool, "publish", "a", keys=["k"], expectedOffset=0)
-    assert gate.entered.wait(TIMEOUT)
-    losers = [house.at_once(pool, "publish", "no", **expected) for expected in EACH]
-    early, _ = wait(losers, timeout=0.1, return_when=FIRST_COMPLETED)
-    assert not early
-    house.service.arrived(4)
-    gate.opened.set()
-    answers = [each.result(TIMEOUT) for each in losers]
-    if outcome == "written":
-        assert winner.result().status_code == 200
-        for answer in answers:
-            assert_problem(answer, 412, "offset_mismatch")
-    else:
-        assert_problem(winner.result(), 503, "storage_failed", definite=False)
-        for answer in answers:
-            assert_problem(answer, 503, "storage_unavailable", definite=True)
-    house.healthy()
-    assert topic.payloads() == ([] if outcome == "not written" else ["a"])
-    assert topic.publish("b", keys=["k"], **ALL).status_code == (200 if outcome == "not written" else 412)

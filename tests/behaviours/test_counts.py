@@ -6,10 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
 
-import pytest
 import requests
 
-from oncelog import Client, errors
 from tests.access.carrying import Carrying
 from tests.rest.talk import Topic, assert_problem, done
 from tests.world.house import House, told
@@ -128,18 +126,6 @@ def test_a_transaction_service_that_runs_alone_counts_for_the_clients_of_those_t
         other.good("POST", f"{TX}/{pointers[0]}/abort")
         begun(one)
         begun(Carrying(alone.url, "shared"))  # it is another principal there
-
-
-def test_the_sdk_says_what_there_is_too_much_of_and_when_to_come_again(house: House) -> None:
-    house.restart(max_transactions_per_principal=1)
-    ada = Carrying(house.service.url).make("ada", "admin")["secret"]
-    with Client(house.service.url, token=ada, retry=0) as client:
-        first = client.start_transaction()
-        with pytest.raises(errors.QuotaExceeded) as refused:
-            client.start_transaction()
-        assert (refused.value.definite, refused.value.quota, refused.value.retry_after) == (True, "transactions", 1.0)
-        client.abort_transaction(first.write_pointer)
-        client.start_transaction()
 
 
 # --- topics of a namespace

@@ -5,86 +5,21 @@ Writes that fail at random beside everything else: tests/simulation.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from oncelog_dedup import LastEntry, SequenceMap, Snapshot
-from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Table
 from tests.patience import PATIENCE, until
-from tests.rest.talk import TIMEOUT, Topic, assert_problem, receipts, without_status
-from tests.world.disk import Gate, crashed, flip, no_space
+from tests.rest.talk import TIMEOUT, Topic, assert_problem
+from tests.world.disk import Gate, flip, no_space
 from tests.world.house import House, told
-from tests.world.service import running_service
-
-ON_DISK = pytest.mark.parametrize("on_disk", [False, True], ids=["not written", "written all the same"])
-
-
-# --- the acknowledgement; what else waits for the disk is in test_answers_wait.py
-
-
-def test_nothing_is_acknowledged_shown_or_called_a_duplicate_before_it_is_synced(house: House, pool: ThreadPoolExecutor) -> None:
-    topic = house.topic
-    topic.send("p", 0)
-    assert topic.payloads() == ["m0"], "the first poll of a topic reads the store, which this disk holds up with the sync"
-    house.disk.before_sync = gate = Gate()
-    first = house.at_once(pool, "send", "p", 1, 2)
-    assert gate.entered.wait(TIMEOUT)
-    second = house.at_once(pool, "send", "p", 1, 2)
-    house.service.arrived(2)
-    assert not first.done()
-    assert not second.done(), "the duplicate waits for the sync of its original"
-    assert topic.payloads() == ["m0"]
-    shown = topic.producer("p")
-    assert (shown["lastPushed"], shown["lastPersisted"]) == (2, 0)
-    assert topic.request("GET", "/producers/p/why?sequenceId=1").json()["verdict"] == "in_flight"
-    survivor = crashed(house.disk)
-    gate.opened.set()
-    assert without_status(first.result(TIMEOUT)) == without_status(second.result(TIMEOUT))
-    house.disk.before_sync = None
-    with house.off():
-        house.disk = survivor
-    assert topic.payloads() == ["m0"]
-
 
 # --- a failed write
-
-
-@ON_DISK
-def test_after_a_failed_write_each_answer_says_truly_whether_it_is_definite(
-    house: House, pool: ThreadPoolExecutor, on_disk: bool
-) -> None:
-    topic = house.topic
-    acknowledged = topic.send("p", 0, 1)
-    house.disk.before_sync = gate = Gate(no_space())
-    house.disk.fail_after_apply = on_disk
-
-    def publish(producer: str, *ids: int) -> Any:
-        return house.at_once(pool, "publish", *(f"m{each}" for each in ids), producer=producer, sequenceIds=list(ids))
-
-    failed = publish("p", 2, 3)
-    assert gate.entered.wait(TIMEOUT)
-    repeated, *behind = publish("p", 2, 3), publish("q", 0), publish("p", 4)
-    house.service.arrived(4)
-    gate.opened.set()
-    for each in (failed, repeated):
-        problem = assert_problem(each.result(TIMEOUT), 503, "storage_failed", definite=False)
-        assert "No space left" in problem["detail"]
-    for each in behind:
-        assert_problem(each.result(TIMEOUT), 503, "storage_unavailable", definite=True)
-    house.healthy()
-    assert topic.payloads() == ["m0", "m1", *(["m2", "m3"] if on_disk else [])]
-    assert without_status(topic.send("p", 0, 1)) == without_status(acknowledged)
-    assert told(topic.send("p", 2, 3)) == ("dd" if on_disk else "ss")
-    assert told(topic.send("p", 4)) + told(topic.send("q", 0)) == "ss", "a definite refusal burnt no sequence id"
-    assert topic.payloads() == ["m0", "m1", "m2", "m3", "m4", "m0"]
-    assert [message["offset"] for message in topic.read()] == list(range(6))
 
 
 def test_a_disk_that_stays_full_is_tried_again_until_it_is_not(house: House) -> None:
@@ -138,59 +73,6 @@ def test_a_poll_that_waits_through_a_failure_is_told_so(house: House, pool: Thre
     topic.publish("x")
     assert_problem(waiting.result(PATIENCE), 503, "storage_unavailable")
     house.healthy()
-
-
-# --- a disk that is really full
-
-
-@contextmanager
-def full_soon(path: Path) -> Iterator[tuple[dict[str, Any], Callable[[], None]]]:
-    """Settings of a service whose store soon has no space left, and what makes space again.
-
-    A small tmpfs where one may be mounted; elsewhere a store in memory that refuses beyond some bytes.
-    """
-    path.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(path)], capture_output=True, check=False)
-    if mounted.returncode == 0:
-        ballast = path / "ballast"
-        ballast.write_bytes(bytes(16 * 2**20))
-        try:
-            yield {"store": f"leveldb://{path / 'data'}"}, ballast.unlink
-        finally:
-            subprocess.run(["umount", "-l", str(path)], check=True)
-        return
-    disk = Disk()
-
-    def refuse_beyond(_: object) -> None:
-        if sum(map(len, disk.tables[Table.MESSAGE].values())) > 5 * 2**20:
-            raise no_space()
-
-    disk.before_sync = refuse_beyond
-    yield {"open_store": lambda: MemoryStore(disk)}, lambda: setattr(disk, "before_sync", None)
-
-
-@pytest.mark.real
-def test_a_full_disk_is_refused_clearly_and_works_again_when_there_is_space(tmp_path: Path) -> None:
-    payload, acknowledged = "x" * 400_000, []
-    with full_soon(tmp_path / "small") as (settings, make_space), running_service(min_free_bytes=0, **settings) as service:
-        topic = Topic(service.url)
-        for sequence_id in range(100):
-            answer = topic.publish(payload, producer="p", sequenceIds=[sequence_id])
-            if answer.status_code != 200:
-                break
-            acknowledged += receipts(answer)
-        assert "No space" in assert_problem(answer, 503, "storage_failed", definite=False)["detail"]
-        stored = len(acknowledged)
-        assert stored > 3
-        make_space()
-        until(lambda: topic.session.get(topic.base + "/healthz", timeout=TIMEOUT).status_code == 200, "the store is reopened")
-        for receipt in acknowledged:
-            again = topic.send("p", receipt["sequence_id"], payload=payload)
-            assert (told(again), without_status(again)) == ("d", without_status([receipt]))
-        topic.send("p", *range(stored, stored + 5), payload=payload)
-        offsets = [topic.read(startOffset=at, limit=1)[0]["sequenceId"]["long"] for at in range(stored + 5)]
-        assert offsets == list(range(stored + 5))
-        assert topic.verify()["ok"]
 
 
 # --- damage

@@ -4,37 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from oncelog import Client, Consumer, Reader
-from oncelog.api.api import surrounded
+from oncelog import Reader
 from oncelog.errors import MessagesExpired, OffsetOutOfRange, StaleMessageId
 from oncelog.wire.models import TopicAsked
 from oncelog_service.log.judgements import Judgement, judged, judged_at
 from oncelog_service.log.keep import expiry
-from oncelog_service.testing.clock import MovedClock
 from tests.rest.talk import Topic, assert_problem
-from tests.world.clock import later
 from tests.world.house import HOUR, SECOND, House
-from tests.world.service import running_service
 
 YEAR = str(365 * 24 * 3_600)
-CACHES = pytest.mark.parametrize("cache_bytes", [64 * 2**20, 0], ids=["from memory", "from the store"])
 
 
 # --- a one-way street
 
 
-@CACHES
-def test_a_message_is_gone_from_the_first_millisecond_of_its_expiry(house: House, cache_bytes: int) -> None:
-    house.restart(cache_bytes=cache_bytes)
-    topic = house.make(ttl="10")
-    topic.publish("own", "topic's", "longer than the topic's", ttls=[3, None, 100])
-    for ms, left in ((2_999, 3), (1, 2), (6_999, 2), (1, 0)):  # a ttl of its own shortens, and never lengthens
-        house.clock.advance(ms)
-        assert len(topic.read()) == left
-
-
-@pytest.mark.parametrize("own", [False, True], ids=["the topic's ttl", "its own ttl"])
-@pytest.mark.parametrize("how", ["crashed", "stopped"])
+@pytest.mark.parametrize(("how", "own"), [("crashed", True), ("stopped", False)], ids=["its own ttl", "the topic's ttl"])
 def test_what_was_passed_over_as_expired_is_never_delivered_again(house: House, how: str, own: bool) -> None:
     """Whatever is done to the clock and to the ttl: over a restart with the clock set back an hour, and the ttl raised."""
     topic = house.make(ttl=YEAR if own else "60")
@@ -68,16 +52,6 @@ def test_what_had_expired_when_a_later_message_came_or_the_ttl_was_raised_stays_
     assert house.retain() == 2
     topic.request("PUT", "/properties", json={"ttl": "5000000"})
     assert topic.payloads() == ["newest"]
-
-
-def test_what_had_expired_at_a_clean_stop_stays_so_although_nobody_looked(house: House) -> None:
-    topic = house.make(ttl="60")
-    topic.publish("old")
-    house.clock.advance(61 * SECOND)
-    house.restart()
-    house.clock.advance(-HOUR)
-    house.restart()
-    assert topic.payloads() == []
 
 
 def test_topics_younger_than_their_ttl_are_not_looked_at_for_what_has_expired_and_are_closed_in_a_few_writes(
@@ -114,32 +88,6 @@ def test_what_is_published_behind_a_change_of_the_ttl_lives_although_the_clock_i
     topic.publish("new")
     for _ in house.lives():
         assert topic.payloads() == ["new"]
-
-
-def test_a_clock_that_was_far_ahead_shortens_the_life_of_nothing_that_comes_after(house: House) -> None:
-    topic = house.make(ttl="60")
-    topic.publish("old")
-    house.clock.advance(25 * HOUR)
-    assert topic.payloads() == []
-    house.clock.advance(-25 * HOUR)
-    house.restart()
-    topic.publish("new", "short", ttls=[None, 1])
-    for ms, left in ((0, ["new", "short"]), (1_001, ["new"]), (60_000, []), (-50_000, [])):
-        house.clock.advance(ms)
-        assert topic.payloads() == left
-
-
-def test_the_clock_of_a_service_never_goes_back_so_the_expired_stays_so() -> None:
-    clock = MovedClock()
-    with running_service(clock=clock) as service:
-        topic = Topic(service.url, ttl="5")
-        topic.publish("x")
-        clock.pass_by(5)
-        assert topic.read() == []
-        before = clock.now_ms()
-        clock.set_by(-3_600)
-        assert clock.now_ms() >= before
-        assert topic.read() == []
 
 
 def test_judgements_are_those_that_still_say_something() -> None:
@@ -216,19 +164,6 @@ def test_a_reader_that_has_read_all_that_expired_is_told_nothing(house: House, t
     assert offsets(Reader("t", client=house.client, start=position)) == [10]
 
 
-def test_a_reader_from_the_oldest_is_told_only_of_what_it_has_missed_since(house: House, deleted: bool) -> None:
-    topic = house.make(ttl="60")
-    early = Reader("t", client=house.client)
-    assert offsets(early) == []
-    publish(topic, 0, 1, 2)
-    expire(house, deleted)
-    publish(topic, 3)
-    with pytest.raises(MessagesExpired) as told:
-        early.read(timeout=0)
-    assert (told.value.first, told.value.earliest) == (0, 3)
-    assert offsets(Reader("t", client=house.client)) == [3]
-
-
 def test_what_was_rolled_back_or_ended_by_its_own_ttl_is_no_loss(house: House) -> None:
     topic, client, pointer = house.make(ttl="60"), house.client, house.start()
     topic.publish("0")
@@ -250,22 +185,6 @@ def test_what_was_rolled_back_or_ended_by_its_own_ttl_is_no_loss(house: House) -
     assert client.read_columns("t", 3, 4, refuse_expired=True).offsets == []
     topic.publish("4")
     assert offsets(Reader("t", client=client, start=position)) == [4]
-
-
-def test_messages_fetched_ahead_are_not_delivered_after_they_expired(house: House) -> None:
-    passed = 0.0
-    publish(house.make(ttl="3600"), 0, 1, 2)
-    client = surrounded(Client, clock=later(lambda: passed))(house.client.url)
-    with Consumer("t", "s", client=client) as consumer:
-        reader, iterated = Reader("t", client=client), iter(Reader("t", client=client))
-        assert reader.read(1)[0].offset == consumer.receive(1)[0].offset == next(iterated).offset == 0
-        house.clock.advance(HOUR + 1)
-        passed = 3_600.001
-        for deliver in (lambda: reader.read(timeout=0), lambda: next(iterated)):
-            with pytest.raises(MessagesExpired) as told:
-                deliver()
-            assert (told.value.first, told.value.earliest) == (1, 3)
-        assert consumer.receive(timeout=0) == []
 
 
 def test_a_reader_of_columns_is_told_what_is_gone(house: House, topic: Topic, deleted: bool) -> None:

@@ -25,8 +25,6 @@ from tests.rest.talk import TIMEOUT, Topic, assert_problem, done, receipts
 from tests.world.house import House, told
 from tests.world.service import RunningService, running_service
 
-pytestmark = pytest.mark.real
-
 MIB = 2**20
 FLOOR = 8 * MIB
 PLENTY = 10 * FLOOR
@@ -230,6 +228,7 @@ def test_it_is_said_before_it_comes_to_that(house: House) -> None:
         assert said() == tuple(expected)
 
 
+@pytest.mark.real
 def test_a_producer_waits_for_room_and_stores_each_message_once(house: House) -> None:
     refused, admit = [], house.service.service.room.admit
 
@@ -308,6 +307,7 @@ def fill(service: RunningService, name: str, **fields: Any) -> int:
     return number
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("kind", ["leveldb", "sqlite"])
 def test_a_disk_that_runs_full_stays_readable_and_takes_in_again_what_deleting_makes_room_for(tmp_path: Path, kind: str) -> None:
     floor = 96 * MIB
@@ -337,6 +337,7 @@ def test_a_disk_that_runs_full_stays_readable_and_takes_in_again_what_deleting_m
             assert again.verify()["ok"]
 
 
+@pytest.mark.real
 @pytest.mark.slow
 def test_a_transaction_larger_than_what_is_left_is_rolled_back_and_a_part_of_the_floor_stays_free(tmp_path: Path) -> None:
     """Its messages are written again, all of them: so in slices, between which the store gives back what they were before."""
@@ -360,31 +361,7 @@ def test_a_transaction_larger_than_what_is_left_is_rolled_back_and_a_part_of_the
         assert free_on(disk) > floor // 2, "the store gave back what the rows were before"
 
 
-@pytest.mark.parametrize("kind", ["leveldb", "sqlite"])
-def test_a_backup_ends_before_it_takes_the_last_of_a_disk(tmp_path: Path, kind: str) -> None:
-    floor = 16 * MIB
-    with ExitStack() as ends:
-        disk = ends.enter_context(small_disk(tmp_path / "small", 64))
-        own = f"{kind}://{tmp_path}/data"
-        service = ends.enter_context(running_service(store=own, min_free_bytes=floor, backup_root=disk))
-        client = ends.enter_context(Client(service.url, retry=0))
-        topic = Topic(service.url)
-        for number in range(150):
-            done(topic.publish(PAYLOAD, producer="p", sequenceIds=[number]))
-        with (disk / "ballast").open("wb") as ballast:
-            ballast.write(bytes(25 * MIB))
-        refused = requests.post(service.url + "/v1/backup", json={"directory": "b"}, timeout=TIMEOUT)
-        assert_full(refused)
-        with pytest.raises(errors.DiskFull, match="min_free_bytes"):
-            list(client.backup("b"))
-        assert free_on(disk) > 38 * MIB, "nothing of it is left"
-        done(topic.publish(PAYLOAD, producer="p", sequenceIds=[150]))
-        (disk / "ballast").unlink()
-        *_, backup = client.backup("b")
-        assert backup.number == 1
-        assert floor < free_on(disk) < 36 * MIB
-
-
+@pytest.mark.real
 def test_others_that_fill_the_disk_to_the_last_byte_are_survived_too(tmp_path: Path) -> None:
     """Then a write fails, and the store is reopened once it can be: below the floor it still refuses, and says that."""
     with small_disk(tmp_path / "small", 128) as disk:

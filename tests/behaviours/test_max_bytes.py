@@ -13,7 +13,6 @@ import requests
 
 from oncelog import Producer, errors
 from oncelog.wire.models import NamespacePolicies
-from oncelog_service.log.scan import expired_rows
 from oncelog_service.storage.port import Table
 from tests.patience import PATIENCE, until
 from tests.rest.talk import TIMEOUT, Topic, assert_problem, done
@@ -229,28 +228,6 @@ def test_the_oldest_messages_go_soon_and_their_sequence_ids_are_known_for_good(
         assert (topic.stats()["earliestOffset"], topic.stats()["upcomingOffset"]) == (earliest, 50)
 
 
-def test_what_is_undecided_stays_and_what_has_no_room_behind_it_is_refused(house: House) -> None:
-    topic = limited(house, 4, **{POLICY: "trim"})
-    assert_full(topic.publish(*[PAYLOAD] * 5))
-    done(topic.publish(PAYLOAD))
-    pointer = house.start()
-    topic.publish_under(pointer, PAYLOAD, PAYLOAD)
-    for text in (PAYLOAD, PAYLOAD, "y" * 25):  # more than a trim leaves, if it might
-        done(topic.publish(text))
-    idle(house)
-    for _ in house.lives():
-        assert topic.stats()["earliestOffset"] == 1, "up to where it is stable"
-        assert_full(topic.publish(PAYLOAD))
-        assert_full(topic.publish(PAYLOAD, transactionWritePointer=pointer))
-        assert topic.stats()["heldMessages"] == 2
-    house.end(pointer, "commit")
-    house.settle()
-    done(topic.publish(PAYLOAD))
-    idle(house)
-    assert topic.stats()["earliestOffset"] == 3, "a request of a transaction goes as a whole"
-    assert topic.stats()["heldMessages"] == 0
-
-
 def test_what_transactions_write_at_once_cannot_pass_it_together(house: House, pool: ThreadPoolExecutor) -> None:
     topic = limited(house, 3, **{POLICY: "trim"})
     pointers = [house.start() for _ in range(6)]
@@ -261,24 +238,6 @@ def test_what_transactions_write_at_once_cannot_pass_it_together(house: House, p
     assert sorted(each.result(PATIENCE).status_code for each in answers) == [200] * 3 + [429] * 3
     idle(house)
     assert topic.stats()["heldMessages"] == 3
-
-
-def test_a_group_goes_as_a_whole_and_the_newest_write_never_does(house: House) -> None:
-    topic = limited(house, 5, **{POLICY: "trim"})
-    for _ in range(2):
-        pointer = house.start()
-        topic.store_under(pointer, *[PAYLOAD] * 4)
-        done(topic.publish(transactionWritePointer=pointer))
-        house.end(pointer, "commit")
-        house.settle()
-    idle(house)
-    assert [each["offset"] for each in topic.read()] == [4, 5, 6, 7]
-    done(topic.publish(*[PAYLOAD] * 5))
-    idle(house)
-    assert [each["offset"] for each in topic.read()] == [8, 9, 10, 11, 12]
-    done(commit(house, "a", t=5))
-    idle(house)
-    assert [each["offset"] for each in topic.read()] == [13, 14, 15, 16, 17]
 
 
 def test_a_topic_that_may_have_less_from_now_on_is_trimmed_open_or_not(house: House) -> None:
@@ -335,16 +294,6 @@ def test_what_is_no_limit_is_refused(house: House, name: str, value: Any) -> Non
     assert_problem(house.topic.request("PUT", "/properties", json={name: value}), 400, "invalid_request")
 
 
-def test_a_run_counts_until_all_of_it_is_trimmed(house: House) -> None:
-    topic = limited(house, 2)
-    done(topic.publish(PAYLOAD, PAYLOAD))
-    trim(topic, 1)
-    assert len(topic.read()) == 1
-    assert_full(topic.publish(PAYLOAD))
-    trim(topic, 2)
-    done(topic.publish(PAYLOAD))
-
-
 def test_of_a_request_of_many_runs_nothing_goes_to_make_room_for_itself(house: House) -> None:
     topic = house.make(**{LIMIT: "210000", POLICY: "trim"})
     done(topic.publish("x" * 10_000))
@@ -352,52 +301,3 @@ def test_of_a_request_of_many_runs_nothing_goes_to_make_room_for_itself(house: H
     idle(house)
     assert [each["offset"] for each in topic.read(limit=100)] == list(range(1, 21))
     assert topic.stats()["bytes"] > 210_000 * 15 // 16
-
-
-def test_rows_of_what_was_trimmed_are_deleted_a_few_at_a_time_and_counted_no_more(house: House) -> None:
-    topic = house.make()
-    for _ in range(5):
-        done(topic.publish(PAYLOAD))
-    trim(topic, 4)
-    left = topic.stats()["bytes"]
-
-    async def delete_one(service: Any) -> int:
-        log = await service.topics.open("default", "t")
-        deleted: int = await log.removal.delete(expired_rows(service.store, log.prefix, 0, 0, 1))
-        return deleted
-
-    for _ in range(3):
-        assert house.service.on_loop(delete_one) == 1
-        assert topic.stats()["bytes"] == left
-    house.crash()
-    assert topic.stats()["bytes"] == left
-
-
-def test_what_was_the_newest_write_can_go_once_there_is_another_one_decided_or_not(house: House) -> None:
-    topic = limited(house, 2, **{POLICY: "trim"})
-    done(topic.publish(*[PAYLOAD] * 2))
-    done(topic.request("PUT", "/properties", json={"max.bytes": topic.stats()["bytes"] - 1, POLICY: "trim"}))
-    idle(house)
-    assert topic.stats()["earliestOffset"] == 0, "the newest write stays, whatever its size"
-    done(topic.publish_under(house.start(), PAYLOAD))
-    idle(house)
-    assert topic.stats()["earliestOffset"] == 2
-
-
-def test_a_trim_never_goes_beyond_the_first_undecided_message_however_little_it_is(house: House) -> None:
-    topic = limited(house, 20, **{POLICY: "trim"})
-    done(topic.publish(PAYLOAD))
-    pointer = house.start()
-    for text in ("a", "b"):
-        topic.publish_under(pointer, text)
-    for _ in range(20):
-        done(topic.publish(PAYLOAD))
-    idle(house)
-    assert topic.stats()["bytes"] > topic.stats()["maxBytes"] * 15 // 16, "there is less room than a trim makes"
-    assert (topic.stats()["earliestOffset"], topic.stats()["heldMessages"]) == (1, 2)
-    house.end(pointer, "commit")
-    house.settle()
-    assert len(topic.read(limit=100)) == 22
-    done(topic.publish(PAYLOAD))
-    idle(house)
-    assert topic.stats()["earliestOffset"] > 3

@@ -6,7 +6,6 @@ import asyncio
 from contextlib import closing
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -109,8 +108,7 @@ class Limited(Run):
             return {run.end: bytes_in(self._house.store, PREFIX, run) or 0 for run in runs if run.count}
 
 
-@pytest.mark.real
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10)
 @given(st.lists(lives, min_size=1, max_size=4), st.integers(1, 2_500), st.booleans())
 def test_a_topic_never_takes_more_than_it_may(found: list[Any], limit: int, trims: bool) -> None:
     asyncio.run(Limited(MaxBytes(limit, trims)).through([BEGIN, *found]))

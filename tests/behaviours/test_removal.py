@@ -12,12 +12,10 @@ from oncelog.errors import (
     CodecError,
     InvalidMessageId,
     InvalidRequest,
-    MessageInTransaction,
     MessagesExpired,
     OffsetOutOfRange,
     StaleMessageId,
 )
-from oncelog.wire.columns import unpack
 from oncelog.wire.media import AVRO
 from oncelog.wire.models import TopicAsked
 from oncelog.wire.requests import PublishRequest
@@ -26,8 +24,6 @@ from oncelog_service.storage.runs import decode_run
 from tests.rest.talk import Topic, assert_problem, avro_poll, done, hex_id
 from tests.world.disk import Gate
 from tests.world.house import SECOND, House
-
-CACHES = pytest.mark.parametrize("cache_bytes", [64 * 2**20, 0], ids=["from memory", "from the store"])
 
 
 def trim(topic: Topic, **asked: int) -> int:
@@ -47,48 +43,6 @@ def erased_by(message: dict[str, Any]) -> str | None:
 
 
 # --- trim
-
-
-@CACHES
-def test_a_trim_hides_exactly_what_is_before_it_also_in_the_middle_of_a_run(house: House, cache_bytes: int) -> None:
-    house.restart(cache_bytes=cache_bytes)
-    topic = house.topic
-    topic.publish(*"abcdefgh")
-    assert house.rows(Table.MESSAGE) == (1,), "one run"
-    for before in (3, 1, 0, 5, 5):
-        assert trim(topic, beforeOffset=before) == max(before, topic.stats()["earliestOffset"])
-    for _ in house.lives():
-        assert topic.payloads() == topic.payloads(startOffset=0) == list("fgh")
-        assert topic.read()[0]["offset"] == 5
-        assert house.retain() == 0, "what lives is in the same row"
-        stats = topic.stats()
-        assert (stats["earliestOffset"], stats["upcomingOffset"]) == (5, 8)
-    topic.publish(*"ij")
-    assert topic.payloads() == list("fghij")
-    assert trim(topic, beforeOffset=9) == 9
-    assert house.retain() == 1
-    assert topic.payloads() == ["j"]
-    assert trim(topic, beforeOffset=10) == 10
-    assert topic.payloads() == []
-    assert house.retain() == 1
-    for _ in house.lives():
-        assert topic.payloads() == []
-        assert topic.stats()["earliestOffset"] == topic.stats()["upcomingOffset"] == 10
-    topic.publish("k")
-    assert [(each["offset"], each["payload"]) for each in topic.read()] == [(10, "k")]
-
-
-def test_a_trim_by_time_keeps_what_was_published_then_or_later(house: House) -> None:
-    topic, times = house.topic, []
-    for payload in "abc":
-        topic.publish(payload)
-        times.append(house.clock.now_ms())
-        house.clock.advance(10)
-    assert trim(topic, beforeTime=times[1]) == 1
-    assert topic.payloads() == ["b", "c"]
-    assert trim(topic, beforeTime=times[1] + 1) == 2
-    assert trim(topic, beforeTime=2**62) == 3, "it reaches as far as the topic is stable"
-    assert topic.payloads() == []
 
 
 @pytest.mark.parametrize("deleted", [False, True], ids=["hidden", "deleted"])
@@ -136,23 +90,6 @@ def test_a_reader_that_was_overtaken_is_told_and_one_that_has_read_so_far_is_not
     client.read_columns("t", 4, 8, refuse_expired=True)
 
 
-def test_no_sequence_id_is_forgotten_by_a_trim(house: House) -> None:
-    topic = house.make(**{"check.expected.offsets": "true"})
-    for producer in "pq":
-        topic.send(producer, *range(10), keys=["k"] * 10)
-    before = [topic.producer(each) for each in "pq"]
-    assert trim(topic, beforeOffset=20) == 20
-    for life in house.lives():
-        assert [topic.producer(each) for each in "pq"] == before, life
-        for producer in "pq":
-            assert {each["status"] for each in topic.send(producer, *range(10), keys=["k"] * 10)} == {"duplicate"}
-        assert topic.stats()["upcomingOffset"] == 20
-        house.retain()
-        assert house.rows(Table.MESSAGE) == (0,)
-        assert_problem(topic.publish("x", keys=["k"], expectedKeyOffsets={"k": 3}), 412, "offset_mismatch")
-    assert topic.publish("x", keys=["k"], expectedKeyOffsets={"k": 19}).status_code == 200
-
-
 def test_what_was_trimmed_goes_from_disk_however_many_producers_the_snapshots_hold(house: House) -> None:
     """The rows of an expired message wait for snapshots that cost too much; an operator's do not."""
     topic = house.topic
@@ -161,52 +98,6 @@ def test_what_was_trimmed_goes_from_disk_however_many_producers_the_snapshots_ho
     trim(topic, beforeOffset=1)
     assert house.retain() == 1
     assert topic.stats()["snapshotOffset"] == 50
-
-
-def test_nothing_undecided_is_trimmed(house: House) -> None:
-    topic = house.topic
-    topic.publish("a")
-    transaction = house.client.start_transaction()
-    published = topic.publish_under(transaction.write_pointer, "b")
-    undecided_ms = house.clock.now_ms()
-    house.clock.advance(SECOND)
-    topic.publish("c")
-    for before in (2, 3, 4):
-        problem = assert_problem(topic.request("POST", "/trim", json={"beforeOffset": before}), 400, "offset_out_of_range")
-        assert (problem["stable"], problem["upcoming"], problem["earliest"]) == (1, 3, 0)
-    for ms in (house.clock.now_ms(), house.clock.now_ms() + 1, undecided_ms + 1):
-        assert trim(topic, beforeTime=ms) == 1, "what is published then, or nothing, lies behind what is undecided"
-    assert topic.payloads() == ["b", "c"]
-    assert topic.roll_back(published).status_code == 200
-    house.client.abort_transaction(transaction.write_pointer)
-    assert trim(topic, beforeOffset=3) == 3
-    assert topic.payloads() == []
-
-
-def test_a_trim_in_the_middle_of_a_stored_group_hides_exactly_what_is_before_it(house: House) -> None:
-    topic, client = house.topic, house.client
-    topic.publish("a")
-    transaction = client.start_transaction()
-    topic.store_under(transaction.write_pointer, *"bcdef")
-    topic.publish_under(transaction.write_pointer)
-    client.commit_transaction(transaction.write_pointer)
-    topic.publish("g")
-    ids = [each["id"] for each in topic.read()]
-    for before in range(1, 7):
-        assert trim(topic, beforeOffset=before) == before
-        left = list("abcdefg")[before:]
-        for _ in house.lives() if before in (3, 6) else ("now",):
-            assert topic.payloads() == topic.payloads(startOffset=0) == left, before
-            assert house.client.read_columns("t", 0, 7).messages == len(left)
-            assert house.client.offsets({"t": TopicAsked(timestamp=0)})["t"].earliest == before
-            problem = assert_problem(topic.poll(startOffset=0, refuseExpired=True), 410, "messages_expired")
-            assert (problem["first"], problem["earliest"]) == (0, before)
-            assert topic.payloads(startOffset=before, refuseExpired=True) == left
-            behind = {"startFrom": {"bytes": ids[before - 1]}, "inclusive": False, "refuseExpired": True}
-            assert topic.payloads(**behind) == left, "who has read so far has lost nothing"
-    assert house.retain() >= 2
-    assert house.rows() == (1, 0, 1)
-    assert topic.payloads() == ["g"]
 
 
 def test_a_trim_is_on_disk_when_it_is_answered(house: House, pool: ThreadPoolExecutor) -> None:
@@ -246,9 +137,7 @@ def test_one_place_is_named_of_the_topics_present_generation(house: House) -> No
 # --- erase
 
 
-@CACHES
-def test_an_erased_message_keeps_its_place_and_says_nothing(house: House, cache_bytes: int) -> None:
-    house.restart(cache_bytes=cache_bytes)
+def test_an_erased_message_keeps_its_place_and_says_nothing(house: House) -> None:
     topic = house.topic
     sent = {"keys": ["k", "l", None], "properties": [{"who": "she"}, None, {"a": "b"}], "ttls": [None, 500, None]}
     topic.send("p", 5, 6, 7, payload="secret-{}", **sent)
@@ -276,65 +165,6 @@ def test_an_erased_message_keeps_its_place_and_says_nothing(house: House, cache_
         assert all(each.erased and each.payload == b"" for each in messages)
         with pytest.raises(CodecError, match="erased"):
             _ = messages[0].value
-
-
-def test_others_in_the_same_run_stay_as_they_are(house: House) -> None:
-    topic = house.topic
-    topic.publish(*"abcdefgh", properties=[{"n": each} for each in "abcdefgh"])
-    before = topic.read()
-    for offset in (3, 0, 7):
-        erase(topic, offset=offset)
-    topic.publish("i")
-    for _ in house.lives():
-        after = topic.read()
-        assert [each for each in after if not erased_by(each)][:-1] == [before[each] for each in (1, 2, 4, 5, 6)]
-        assert [each["payload"] for each in after] == ["", "b", "c", "", "e", "f", "g", "", "i"]
-
-
-def test_a_resend_of_what_was_erased_is_a_duplicate_with_the_same_receipt(house: House) -> None:
-    topic = house.topic
-    first = topic.send("p", *range(4), payload="m{}")
-    for offset in (1, 3):
-        erase(topic, offset=offset)
-    for life in house.lives():
-        again = topic.send("p", *range(4), payload="m{}")
-        assert [each["status"] for each in again] == ["duplicate"] * 4, life
-        assert [(each["id"], each["offset"]) for each in again] == [(each["id"], each["offset"]) for each in first]
-        assert_problem(topic.publish("other", producer="p", sequenceIds=[2]), 422, "sequence_reused")
-        assert [each["status"] for each in topic.send("p", 3)] == ["duplicate"]
-    assert [each["status"] for each in topic.send("p", 4)] == ["stored"]
-
-
-@pytest.mark.parametrize("end", ["commit", "abort"])
-@pytest.mark.parametrize("stored", [False, True], ids=["published", "stored apart"])
-def test_of_a_transaction_what_is_undecided_is_not_erased_and_what_is_decided_is(house: House, stored: bool, end: str) -> None:
-    topic, client = house.topic, house.client
-    topic.publish("before")
-    pointer = client.start_transaction().write_pointer
-    if stored:
-        topic.store_under(pointer, "one", "secret", "two")
-        topic.publish_under(pointer)
-    else:
-        topic.publish_under(pointer, "one", "secret", "two")
-    topic.publish("behind")
-    with pytest.raises(MessageInTransaction) as raised:
-        client.erase_message("t", 2)
-    assert (raised.value.offset, raised.value.write_pointer) == (2, pointer)
-    assert topic.payloads() == ["before", "one", "secret", "two", "behind"]
-    erase(topic, offset=4)  # although something undecided is before it
-    if end == "commit":
-        client.commit_transaction(pointer)
-    else:
-        client.abort_transaction(pointer)
-    message_id = topic.read()[2]["id"]
-    assert erase(topic, messageId=hex_id(message_id))["offset"] == 2
-    for _ in house.lives():
-        after = topic.read()
-        assert [each["payload"] for each in after] == ["before", "one", "", "two", ""]
-        assert (after[2]["id"], after[2]["offset"]) == (message_id, 2)
-        stable = ["before", "one", "", "two", ""] if end == "commit" else ["before", ""]
-        assert unpack(house.client.read_columns("t", 0, 5).values) == [each.encode() for each in stable]
-    assert all(b"secret" not in row for table in house.disk.tables.values() for row in table.values())
 
 
 def test_of_an_atomic_commit_each_message_can_be_erased(house: House) -> None:

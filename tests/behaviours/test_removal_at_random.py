@@ -268,8 +268,7 @@ BEGIN = [
 ]
 
 
-@pytest.mark.real
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=10)
 @given(st.lists(lives, min_size=1, max_size=4))
 def test_whatever_happens_readers_are_given_what_is_left_in_its_place_and_nothing_is_forgotten(found: list[Any]) -> None:
     asyncio.run(Run().through([BEGIN, *found]))

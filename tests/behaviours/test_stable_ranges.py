@@ -37,24 +37,6 @@ def payloads(house: House, first: int, upto: int) -> list[bytes | None]:
     return found
 
 
-def test_a_transaction_that_commits_late_never_appears_below_a_stable_end(house: House) -> None:
-    topic, early, late = house.topic, house.start(), house.start()
-    assert asked(house) == TopicOffsets(generation=1, earliest=0, stable=0)
-    topic.publish("a")
-    topic.publish_under(late, "late")
-    topic.publish_under(early, "early")
-    house.end(early, "commit")
-    topic.publish("b")
-    assert asked(house).stable == 1
-    assert payloads(house, 0, 1) == [b"a"]
-    with pytest.raises(OffsetOutOfRange) as refused:
-        house.client.read_columns("t", 1, 2)
-    assert (refused.value.stable, refused.value.earliest, refused.value.upcoming) == (1, 0, 4)
-    house.end(late, "commit")
-    assert asked(house, wait=PLENTY, after=1).stable == 4
-    assert payloads(house, 1, 4) == [b"late", b"early", b"b"]
-
-
 def _atomic(client: Client, *_: object) -> None:
     with client.atomic() as commit:
         commit.send("other", b"a")

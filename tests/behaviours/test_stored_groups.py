@@ -9,50 +9,21 @@ from tests.rest.talk import assert_problem, receipts
 from tests.world.house import HOUR, SECOND, House, told
 
 ENDS = ["abort", "time out", "invalidate"]
-RESTARTED = pytest.mark.parametrize("how", ["goes on", "crashed"])
 
 
 # --- storing and publishing
 
 
-def test_a_stored_group_appears_in_store_order_as_one_contiguous_group(house: House) -> None:
-    topic, first, second = house.topic, house.start(), house.start()
-    for number in range(4):
-        topic.store_under(first, f"a{number}")
-        topic.store_under(second, f"b{number}", f"b{number}'")
-        topic.publish(f"plain{number}")
-        house.clock.advance(3)
-    assert topic.payloads() == [f"plain{number}" for number in range(4)]
-    found = receipts(topic.publish_under(second))
-    assert [(each["status"], each["offset"]) for each in found] == [("stored", offset) for offset in range(4, 12)]
-    topic.publish_under(first)
-    group = [f"b{number}{last_entry}" for number in range(4) for last_entry in ("", "'")] + [f"a{number}" for number in range(4)]
-    messages = topic.read()
-    assert [message["payload"] for message in messages[4:]] == group
-    assert [message["offset"] for message in messages] == list(range(16))
-    ids = [message["id"] for message in messages]
-    assert ids == sorted(set(ids))
-    assert bytes.fromhex(found[0]["id"]).decode("latin-1") == ids[4]
-    house.end(first, "commit")
-    house.end(second, "commit")
-    assert house.now() == topic.payloads()
-
-
-def test_an_empty_group_whose_transaction_is_undecided_holds_up_nobody_from_the_cache_or_from_the_store(house: House) -> None:
-    house.topic.publish_under(house.start("long"))
-    house.topic.publish("behind")
-    for life in house.lives():
-        assert house.now() == ["behind"], life
-
-
-def test_an_empty_group_is_published_and_holds_nothing(house: House) -> None:
-    topic, pointer = house.topic, house.start()
+def test_an_empty_group_holds_nothing_and_holds_up_no_transaction_from_the_cache_or_from_the_store(house: House) -> None:
+    topic, pointer = house.topic, house.start("long")
     published = topic.publish_under(pointer)
     assert receipts(published) == []
+    topic.publish("behind")
+    for life in house.lives():
+        assert house.now() == ["behind"], life
     assert topic.roll_back(published).status_code == 200
-    topic.publish("plain")
     house.end(pointer, "commit")
-    assert topic.payloads() == house.now() == ["plain"]
+    assert topic.payloads() == house.now() == ["behind"]
     assert topic.read()[0]["offset"] == 0
 
 
@@ -68,36 +39,13 @@ def test_an_empty_group_where_the_log_begins_is_kept_as_other_rows_are(house: Ho
     assert house.rows(Table.MESSAGE) == (2,)
 
 
-@RESTARTED
-@pytest.mark.parametrize("rolled_back", [False, True])
-def test_a_group_is_published_once_and_nothing_is_stored_behind_it(house: House, how: str, rolled_back: bool) -> None:
-    topic, pointer = house.topic, house.start()
-    topic.store_under(pointer, "a", "b")
-    published = topic.publish_under(pointer)
-    row_id = topic.read()[0]["id"].encode("latin-1")[:10].hex()
-    if rolled_back:
-        assert topic.roll_back(published).status_code == 200
-    house.comes_back(how)
-    for refused in (
-        topic.publish(transactionWritePointer=pointer),
-        topic.store(pointer, "late"),
-        topic.publish(transactionWritePointer=pointer, producer="p"),
-    ):
-        problem = assert_problem(refused, 409, "stored_group_published")
-        assert (problem["write_pointer"], problem["message_id"][:20]) == (pointer, row_id)
-    topic.publish_under(pointer, "besides")
-    house.end(pointer, "commit")
-    assert house.now() == (["besides"] if rolled_back else ["a", "b", "besides"])
-
-
 # --- retries of a named producer
 
 
-@RESTARTED
-def test_a_repeated_store_and_publish_of_a_named_producer_are_done_once(house: House, how: str) -> None:
+def test_a_repeated_store_and_publish_of_a_named_producer_are_done_once(house: House) -> None:
     topic, pointer = house.topic, house.start("long")
     topic.store_under(pointer, "m0", "m1", producer="p", sequenceIds=[0, 1])
-    house.comes_back(how)
+    house.crash()
     again = topic.store_under(pointer, "m0", "m1", "m2", producer="p", sequenceIds=[0, 1, 2])
     assert told(receipts(again)) == "dds"
     reused = topic.store(pointer, "other", producer="p", sequenceIds=[2])
@@ -116,13 +64,12 @@ def test_a_repeated_store_and_publish_of_a_named_producer_are_done_once(house: H
     assert house.now() == []
 
 
-@RESTARTED
-def test_a_group_whose_first_sequence_id_stands_in_the_log_already_is_not_published(house: House, how: str) -> None:
+def test_a_group_whose_first_sequence_id_stands_in_the_log_already_is_not_published(house: House) -> None:
     """Its transaction has published that one beside it: all of the group would be there, that message twice."""
     topic, pointer = house.topic, house.start()
     topic.store_under(pointer, "m5", "m6", producer="p", sequenceIds=[5, 6])
     topic.publish_under(pointer, "m5", producer="p", sequenceIds=[5])
-    house.comes_back(how)
+    house.crash()
     refused = topic.publish(transactionWritePointer=pointer, producer="p")
     assert assert_problem(refused, 422, "sequence_reused")["sequence_id"] == 5
     assert topic.payloads() == ["m5"]
@@ -138,13 +85,12 @@ def test_a_fenced_producer_publishes_no_group(house: House) -> None:
     topic.publish_under(pointer, producer="p", epoch=new)
 
 
-@RESTARTED
-def test_gaps_are_refused_in_a_store_as_well(house: House, how: str) -> None:
+def test_gaps_are_refused_in_a_store_as_well(house: House) -> None:
     topic, pointer = house.topic, house.start()
     topic.open_producer("p", "nonce", gaps="refuse")
     topic.send("p", 0)
     topic.store_under(pointer, "m1", "m2", producer="p", sequenceIds=[1, 2])
-    house.comes_back(how)
+    house.crash()
     problem = assert_problem(topic.store(pointer, "m4", producer="p", sequenceIds=[4]), 409, "sequence_gap")
     assert (problem["expected"], problem["received"]) == (3, 4)
     topic.store_under(pointer, "m3", producer="p", sequenceIds=[3])

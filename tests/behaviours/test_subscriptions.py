@@ -18,7 +18,6 @@ from oncelog.errors import (
     InvalidMessageId,
     InvalidRequest,
     OffsetOutOfRange,
-    StaleMessageId,
     TopicNotFound,
 )
 from oncelog.wire.models import Acknowledge
@@ -58,22 +57,6 @@ def acknowledge(house: House, offset: int, epoch: int = 1, generation: int = 1) 
 
 
 # --- where it goes on
-
-
-def test_a_new_consumer_goes_on_behind_what_was_acknowledged_which_is_on_disk_when_ack_returns(house: House) -> None:
-    publish(house, 10)
-    messages = (first := consumer(house)).receive(timeout=0)
-    assert payloads(messages) == numbered(10)
-    first.ack(messages[4])
-    for at in (6, 0, 2):  # backwards it is answered, and moves nothing
-        first.ack(messages[at])
-    assert (first.acknowledged, first.lag) == (7, 3)
-    for epoch, _ in enumerate(house.lives(), 2):
-        with consumer(house) as again:
-            assert (rest(again), again.epoch) == (numbered(3, 7), epoch)
-    with Consumer("t", "other", client=house.client) as other:
-        assert rest(other) == numbered(10)
-    assert [(each.name, each.cursor, each.lag) for each in house.client.subscriptions("t")] == [("other", 0, 10), ("s", 7, 3)]
 
 
 @pytest.mark.parametrize(
@@ -189,40 +172,6 @@ def test_a_damaged_topic_keeps_nobody_from_seeing_the_subscriptions_of_the_other
 # --- the cursor
 
 
-def test_an_acknowledgement_of_what_is_not_there_is_refused(house: House) -> None:
-    publish(house, 2)
-    opened = consumer(house)
-    for offset in (2, 3, 2**62):
-        with pytest.raises(OffsetOutOfRange) as refused:
-            acknowledge(house, offset)
-        assert (refused.value.upcoming, refused.value.definite) == (2, True)
-    first, last = (message.message_id for message in opened.receive(timeout=0))
-    behind = MessageId(last.publish_timestamp, last.seq_id + 1)  # the last message, in its millisecond
-    within = MessageId(first.publish_timestamp, first.seq_id, 1, 0)  # the row of a message that is no group
-    for missing in (MessageId(2**50, 0), behind, within):
-        with pytest.raises(InvalidMessageId):
-            opened.ack(missing)
-    assert opened.status().cursor == 0
-
-
-def test_an_acknowledgement_of_another_generation_is_refused(house: House) -> None:
-    publish(house, 3)
-    old = consumer(house)
-    messages = old.receive(timeout=0)
-    house.again()
-    publish(house, 3)
-    with pytest.raises(ConsumerFenced, match="made anew"):
-        acknowledge(house, 2, old.epoch, generation=2)
-    with consumer(house) as new:
-        assert new.epoch > old.epoch
-        for refused in (lambda: old.ack(messages[2]), lambda: new.ack(messages[2]), lambda: new.ack(messages[2].message_id)):
-            with pytest.raises(StaleMessageId):
-                refused()
-        with pytest.raises(StaleMessageId):
-            old.receive(timeout=0)
-        assert new.status().cursor == 0
-
-
 def test_what_is_acknowledged_by_id_lies_in_stored_groups_too(house: House) -> None:
     topic, pointer = house.topic, house.start()
     topic.publish("a")
@@ -272,27 +221,6 @@ def test_a_consumer_that_waits_hears_at_once_that_it_is_fenced(house: House) -> 
 # --- expiry
 
 
-def test_retention_waits_for_no_subscription_and_the_lag_says_what_is_lost(house: House) -> None:
-    house.make(ttl="10")
-    publish(house, 5)
-    opened = consumer(house, page_size=2)
-    opened.ack(opened.receive(1, timeout=0)[0])
-    assert (opened.status().lag, opened.status().lost) == (4, 0)
-    house.clock.advance(10_001)
-    publish(house, 2, 5)
-    assert (opened.status().lag, opened.status().lost) == (2, 4)
-    house.retain()
-    assert (opened.status().lag, opened.status().lost) == (2, 4), "whether it is deleted or not"
-    gone = opened.receive(timeout=0)  # one it had fetched ahead
-    assert payloads(gone) == [b"1"]
-    opened.ack(gone[0].message_id)  # not there any more: nothing moves
-    assert opened.status().cursor == 1
-    messages = opened.receive(timeout=0)
-    assert payloads(messages) == numbered(2, 5)
-    opened.ack(messages[-1])
-    assert (opened.status().cursor, opened.status().lag, opened.status().lost) == (7, 0, 0)
-
-
 def test_subscriptions_of_an_older_generation_are_deleted(house: House) -> None:
     house.topic.publish("a")
     consumer(house).close()
@@ -302,33 +230,3 @@ def test_subscriptions_of_an_older_generation_are_deleted(house: House) -> None:
         house.retain()
         house.clock.seconds += 600  # as long as an open that the network holds up is known again
     assert house.rows(Table.SUBSCRIPTION) == (0,)
-
-
-# --- transactions
-
-
-def test_what_is_undecided_waits_and_what_is_rolled_back_is_never_delivered(house: House) -> None:
-    topic, early, late = house.topic, house.start(), house.start()
-    topic.publish("a")
-    topic.publish_under(early, "early")
-    topic.publish_under(late, "late")
-    topic.publish("b")
-    with consumer(house) as opened, Consumer("t", "latest", client=house.client, start="latest") as latest:
-        messages = opened.receive(timeout=0)
-        assert payloads(messages) == [b"a"]
-        opened.ack(messages[-1])
-        status = opened.status()
-        assert (status.lag, status.stable_offset, status.upcoming_offset) == (3, 1, 4)
-        for offset in (1, 3):  # an acknowledgement must not pass over what is undecided
-            with pytest.raises(OffsetOutOfRange):
-                acknowledge(house, offset)
-        house.end(late, "commit")
-        assert opened.receive(timeout=0) == []
-        found: list[bytes] = []
-        waiting = threading.Thread(target=lambda: found.extend(payloads(opened.receive(timeout=TIMEOUT))))
-        waiting.start()
-        house.end(early, "abort")
-        waiting.join(TIMEOUT)
-        house.settle()
-        assert found + rest(opened) == [b"late", b"b"]
-        assert rest(latest) == [b"late", b"b"], "it began at the latest message, and loses nothing that commits later"

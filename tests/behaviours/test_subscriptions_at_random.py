@@ -238,7 +238,7 @@ lives = st.tuples(st.lists(steps, max_size=25), st.sampled_from(["stop", "crash"
 BEGIN = [("publish", 3, False), ("publish", 2, True), ("publish", 1, False), ("open", "a", 7), ("overreach", 0, 0), "crash"]
 
 
-@settings(max_examples=40)
+@settings(max_examples=12)
 @given(st.lists(lives, min_size=1, max_size=4))
 def test_whatever_happens_a_cursor_moves_by_its_consumer_or_a_seek_and_by_nothing_else(found: list[Any]) -> None:
     asyncio.run(Run().through([BEGIN, *found]))

@@ -16,8 +16,8 @@ from oncelog_service.service import Service
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Rows, Table
 from tests.patience import PATIENCE
-from tests.rest.talk import TIMEOUT, Topic, assert_problem, hex_id
-from tests.world.house import HOUR, SECOND, House, told
+from tests.rest.talk import TIMEOUT, Topic, assert_problem
+from tests.world.house import HOUR, House, told
 from tests.world.service import running_service
 
 
@@ -43,29 +43,6 @@ def test_a_poll_that_waits_on_a_deleted_topic_is_let_go(house: House) -> None:
 
 
 # --- retention
-
-
-@pytest.mark.parametrize("how", ["stopped", "crashed"])
-def test_after_everything_was_deleted_ids_offsets_and_maps_go_on(house: House, how: str) -> None:
-    topic = house.make(ttl="5")
-    epoch = topic.open_producer("p", "n")["epoch"]
-    topic.send("p", *range(10), epoch=epoch)
-    last_id = topic.read()[-1]["id"]
-    house.clock.advance(5 * SECOND - 1)
-    assert house.retain() == 0
-    house.clock.advance(1)
-    assert house.retain() == 1, "a request is a row"
-    assert house.rows(Table.MESSAGE) == (0,)
-    house.clock.ms -= HOUR
-    house.comes_back(how)
-    stats = topic.stats()
-    assert (stats["earliestOffset"], stats["upcomingOffset"]) == (10, 10)
-    assert told(topic.send("p", 9)) == "d"
-    assert topic.open_producer("p", "m")["lastSequenceId"] == 9
-    new = topic.send("p", 10)[0]
-    assert (new["status"], new["offset"]) == ("stored", 10)
-    assert new["id"] > hex_id(last_id)
-    assert topic.payloads(startFrom=last_id, inclusive=False) == topic.payloads(startOffset=3) == ["m10"]
 
 
 def test_a_round_of_retention_asks_once_for_each_idle_topic_and_leaves_it_closed() -> None:
@@ -149,11 +126,11 @@ def test_deleting_while_others_publish_and_open_hangs_nobody(house: House) -> No
             topic.request("PUT", "", json={})
 
 
-@pytest.mark.parametrize("topics", [500, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("topics", [100, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_thousands_of_topics_open_lazily(house: House, topics: int) -> None:
     async def create_all(service: Service) -> None:
-        for first in range(0, topics, 500):
-            await asyncio.gather(*(service.topics.create("many", f"t{number}", {}) for number in range(first, first + 500)))
+        for first in range(0, topics, 100):
+            await asyncio.gather(*(service.topics.create("many", f"t{number}", {}) for number in range(first, first + 100)))
 
     house.service.on_loop(create_all)
     house.restart()
@@ -169,38 +146,6 @@ def fenced_by_generation(answer: object, generation: int) -> None:
     body = assert_problem(answer, 403, "producer_fenced")  # type: ignore[arg-type]
     assert (body["definite"], body["generation"]) == (True, generation)
     assert "made anew" in body["detail"]
-
-
-def test_a_producer_of_a_deleted_topic_is_fenced_in_the_topic_made_anew(house: House) -> None:
-    topic = house.topic
-    old = topic.open_producer("p", "old")["epoch"]
-    topic.send("p", 0, epoch=old)
-    house.again()
-    fenced_by_generation(topic.publish("old", producer="p", sequenceIds=[1], epoch=old), 2)  # never opened anew
-    new = topic.open_producer("p", "new")["epoch"]
-    fenced_by_generation(topic.publish("old", producer="p", sequenceIds=[1], epoch=old), 2)
-    assert new > old
-    assert told(topic.send("p", 0, 1, 2, epoch=new)) == "sss"
-    house.again()
-    fenced_by_generation(topic.request("POST", "/producers", json={"name": "p", "nonce": "old"}), 3)
-    assert topic.payloads() == []
-
-
-def test_epochs_rise_over_many_generations_forgotten_producers_and_restarts(house: House) -> None:
-    epochs = []
-    for generation in range(4):
-        epochs.append(house.topic.open_producer("p", f"n{generation}")["epoch"])
-        if generation == 1:
-            assert house.topic.request("DELETE", "/producers/p").status_code == 200
-        if generation == 2:
-            house.again()  # nobody opens anything in this one
-        house.again()
-    house.crash()
-    for old in range(1, epochs[-1] + 1):
-        for name in ("p", "q"):
-            fenced_by_generation(house.topic.publish("x", producer=name, sequenceIds=[0], epoch=old), 6)
-    epochs.append(house.topic.open_producer("p", "after")["epoch"])
-    assert epochs == sorted(set(epochs))
 
 
 def test_a_fence_of_an_older_generation_holds_wherever_a_producer_is_named(house: House) -> None:

@@ -17,8 +17,6 @@ from oncelog_service.storage.runs import StoredRun
 from tests.rest.talk import Topic, assert_problem, receipts
 from tests.world.house import House, told
 
-ENDS = ["abort", "time out", "invalidate"]
-
 
 def pointers(house: House) -> list[int]:
     """The write pointer of every row that has one, as on disk."""
@@ -27,27 +25,6 @@ def pointers(house: House) -> list[int]:
 
 
 # --- what a reader sees; what pages show is a property of tests/service/test_pages.py
-
-
-@pytest.mark.parametrize("how", ENDS)
-def test_what_was_undone_is_passed_over_at_once_and_its_rows_are_rolled_back_with_the_client_gone(house: House, how: str) -> None:
-    undone, open_ = house.start(), house.start("long")
-    further = house.client.checkpoint_transaction(undone).write_pointer
-    published = house.topic.publish_under(undone, "a", "b")
-    house.topic.publish_under(further, "checkpoint")
-    house.topic.publish("behind")
-    house.topic.publish_under(open_, "c")
-    house.topic.store_under(undone, "d")
-    house.topic.publish_under(undone)
-    house.end(undone, how)
-    assert house.now() == ["behind"], "also before its rows are rolled back"
-    house.settle()
-    assert house.now() == ["behind"]
-    assert house.topic.payloads() == ["a", "b", "checkpoint", "behind", "c", "d"], "without a transaction everything is there"
-    assert house.topic.roll_back(published).status_code == 200, "a rollback that comes late does no harm"
-    assert pointers(house) == [-undone, -further, open_, -undone], "a request is a row"
-    verified = house.topic.verify()
-    assert (verified["ok"], verified["messages"], verified["rolledBack"]) == (True, 6, 4)
 
 
 def test_a_reader_that_waits_is_answered_at_once_where_waiting_would_not_help(house: House) -> None:

@@ -57,6 +57,8 @@ class Actor:
         self.name = name
         self.token = token
         self.epoch: int | None = None
+        self.generation: int | None = None
+        """Of the topic whose subscription it has opened."""
         self.position: bytes | None = None
         self.answer: PublishResponse | None = None
         """Of its last publish under a write pointer: what it could roll back."""
@@ -421,7 +423,7 @@ async def _restarts(stage: Stage, actor: Actor, words: list[str]) -> str:
 
 async def _subscribes(stage: Stage, actor: Actor, words: list[str]) -> str:
     opened = await actor.client.open_subscription("t", words[0])
-    actor.epoch = opened.epoch
+    actor.epoch, actor.generation = opened.epoch, opened.generation
     return f"at {opened.cursor}" + (f", {opened.lost} lost" if opened.lost else "")
 
 
@@ -432,7 +434,7 @@ async def _receives(stage: Stage, actor: Actor, words: list[str]) -> str:
 
 
 async def _acks(stage: Stage, actor: Actor, words: list[str]) -> str:
-    asked = Acknowledge(epoch=actor.epoch, generation=1, offset=int(words[1]))
+    asked = Acknowledge(epoch=actor.epoch, generation=actor.generation, offset=int(words[1]))
     return f"at {await actor.client.acknowledge('t', words[0], asked)}"
 
 
