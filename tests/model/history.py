@@ -7,6 +7,7 @@ commit. Its payloads are its own: no other group has one of them. What is promis
 * what was acknowledged is there, once, where the receipt said; what was refused is not; of the rest all of a group or nothing;
 * what was sent when another message was acknowledged already comes behind that;
 * the messages of one request, or of one commit on a topic, lie side by side; commits have one order on all topics;
+* what was trimmed, has expired or was erased is missing there, or is there empty, and nothing else;
 * every reader is given the log itself: each message once, in its place, none before it is decided.
 """
 
@@ -16,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import inf
 from typing import Literal, NamedTuple, TypeAlias
 
 Fate: TypeAlias = Literal["open", "there", "gone"]
@@ -101,6 +103,13 @@ class History:
         """Names of groups that must be there at the end."""
         self.pointers: dict[int, Group] = {}
         """Write pointer → the messages of its transaction; what became of it is asked for at the end."""
+        self.trimmed: dict[str, float] = {}
+        """Topic → below which offset its messages may be gone."""
+        self.gone_below: dict[str, int] = {}
+        """Topic → below which offset they are gone."""
+        self.erased: set[tuple[str, int]] = set()
+        """Topic and offset of what has been erased."""
+        self._erased_perhaps: set[tuple[str, int]] = set()
         self.readings: list[Reading] = []
         self.errors: list[str] = []
         """What clients were answered that no client should be."""
@@ -137,12 +146,29 @@ class History:
         self.readings.append(Reading(name, topic, repeats=repeats, committed=committed))
         return self.readings[-1]
 
+    def trims(self, topic: str, before: int) -> None:
+        """The messages below an offset are about to be removed."""
+        self.trimmed[topic] = max(before, self.trimmed.get(topic, 0))
+
+    def expires(self, topic: str) -> None:
+        """Its messages are removed with time."""
+        self.trimmed[topic] = inf
+
+    def erases(self, topic: str, offset: int) -> None:
+        """A message is about to be erased."""
+        self._erased_perhaps.add((topic, offset))
+
     # --- what must hold
 
     def check(self, logs: Mapping[str, Sequence[Found]]) -> None:
         """Hold everything against the logs of all topics: what is committed, from offset 0."""
         assert not self.errors, self.errors[:5]
         places: dict[tuple[str, bytes], Found] = {}
+        for topic, log in logs.items():
+            assert not log or log[0].offset >= self.gone_below.get(topic, 0), f"{topic}: {log[0]} was trimmed"
+            told = [(topic, found.offset) for found in log if found.payload]
+            assert self.erased.isdisjoint(told), f"{topic}: {self.erased.intersection(told)} were erased"
+        logs = {topic: self._unerased(topic, log) for topic, log in logs.items()}
         for topic, log in logs.items():
             check_log(topic, log)
             for found in log:
@@ -155,19 +181,43 @@ class History:
             self._check_group(group, places)
         for name in sorted(self.promised):
             group = self.groups.get(name)
-            there = group is not None and all((sent.topic, sent.payload) in places for sent in group.messages)
+            assert group is not None, name
+            there = all((sent.topic, sent.payload) in places or self._is_trimmed(sent) for sent in group.messages)
             assert there, f"{name} is not there, and its client is done"
         for topic in logs:
             self._check_precedence(topic, places)
         self._check_orders(places)
         for reading in self.readings:
-            check_reading(reading, logs[reading.topic])
+            reading.given = self._unerased(reading.topic, reading.given)
+            check_reading(reading, logs[reading.topic], self.trimmed.get(reading.topic, 0))
+
+    def _is_trimmed(self, sent: Sent) -> bool:
+        """Whether it may be gone."""
+        return self.trimmed.get(sent.topic, 0) > (sent.place.offset or 0)
+
+    def _unerased(self, topic: str, log: Sequence[Found]) -> list[Found]:
+        """Messages with what was in those that may have been erased."""
+        sent = {
+            (each.producer, each.sequence_id): each
+            for group in self.groups.values()
+            for each in group.messages
+            if each.topic == topic
+        }
+        return [
+            found._replace(payload=sent[found.producer, found.sequence_id].payload)
+            if not found.payload and (topic, found.offset) in self._erased_perhaps
+            else found
+            for found in log
+        ]
 
     def _check_group(self, group: Group, places: Mapping[tuple[str, bytes], Found]) -> None:
         present = [places.get((sent.topic, sent.payload)) for sent in group.messages]
         there = [found for found in present if found is not None]
         assert len(there) in (0, len(present)), f"{group.name}: {len(there)} of {len(present)} messages are there"
-        assert group.fate != "there" or len(there) == len(present), f"{group.name} was acknowledged, and is not there"
+        kept = [
+            each for each, found in zip(group.messages, present, strict=True) if found is not None or not self._is_trimmed(each)
+        ]
+        assert group.fate != "there" or len(there) == len(kept), f"{group.name} was acknowledged, and is not there"
         assert group.fate != "gone" or not there, f"{group.name} was refused, and is there"
         for sent, found in zip(group.messages, present, strict=True):
             if found is None:
@@ -226,13 +276,14 @@ def check_log(topic: str, log: Sequence[Found]) -> None:
             last[found.producer] = found.sequence_id
 
 
-def check_reading(reading: Reading, log: Sequence[Found]) -> None:
-    """A reader is given the beginning of the log, each message once; one that begins anew goes on where it may."""
+def check_reading(reading: Reading, log: Sequence[Found], trimmed: float = 0) -> None:
+    """A reader is given the beginning of the log, each message once; one that begins anew goes on where it may. What is
+    ``trimmed`` below that offset it may have been given before."""
     by_offset = {found.offset: at for at, found in enumerate(log)}
     upto = 0
     for given in reading.given:
-        if not reading.committed and given.offset not in by_offset:
-            continue  # it was rolled back
+        if given.offset not in by_offset and (not reading.committed or given.offset < trimmed):
+            continue  # it was rolled back, or is gone now
         assert given.offset in by_offset, f"{reading.name} was given {given}, which is not in {reading.topic}"
         at = by_offset[given.offset]
         assert log[at] == given, f"{reading.name} was given {given}, and {log[at]} is there"

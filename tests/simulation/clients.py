@@ -11,7 +11,11 @@ from oncelog.errors import GroupProducerNotFound, InvalidMessageId, OncelogError
 from oncelog.values.receipt import Receipts
 from oncelog.wire.requests import PublishRequest
 from tests.model.history import Group, Sent
-from tests.simulation.worlds import LEDGER, TOPICS, Client, Outcome, World, found, simulate
+from tests.simulation.guests import Guest
+from tests.simulation.outbox import Shop
+from tests.simulation.pipeline import Query, Source
+from tests.simulation.removal import Keeper
+from tests.simulation.worlds import LEDGER, RECORDS, TOPICS, Client, Outcome, World, found, simulate
 
 SHARED = (8, 16, 24)
 """Seeds in which three instances share a database."""
@@ -25,9 +29,9 @@ def payload(who: str, number: int) -> bytes:
 class Loader(Client):
     """A named producer: whenever it begins it goes on behind its last sequence id."""
 
-    def __init__(self, world: World, name: str, rows: int) -> None:
+    def __init__(self, world: World, name: str, rows: int, topic: str | None = None) -> None:
         super().__init__(world, name)
-        self.topic = world.random.choice(TOPICS)
+        self.topic = topic or world.random.choice(TOPICS)
         self.rows = rows
 
     async def life(self) -> None:
@@ -299,7 +303,12 @@ def _stored(world: World, group: Group, sent: Sent, offset: int | None, message_
 def everyone(world: World) -> Sequence[Client]:
     """Those whose work ends."""
     return [
-        *(Loader(world, f"loader{number}", 60) for number in range(3)),
+        *(Loader(world, f"loader{number}", 60) for number in range(2)),
+        Loader(world, "recorder", 60, RECORDS),
+        Keeper(world, "keeper", 8),
+        Guest(world, "guest", 3),
+        Query(world, "query", 10),
+        Shop(world, "shop", 15),
         Nameless(world, "nameless", 15),
         Twice(world, "twice", 30),
         *(Transactor(world, f"transactor{number}", 10) for number in range(2)),
@@ -311,7 +320,8 @@ def everyone(world: World) -> Sequence[Client]:
 def followers(world: World) -> Sequence[Client]:
     """Those that read on."""
     return [
-        *(Follower(world, f"reader-of-{topic}", topic) for topic in (*TOPICS, LEDGER)),
+        *(Follower(world, f"reader-of-{topic}", topic) for topic in (TOPICS[0], LEDGER, RECORDS)),
+        Source(world, "source", TOPICS[1]),
         Follower(world, "dirty-reader", TOPICS[0], "uncommitted"),
         *(Worker(world, f"worker-on-{topic}", topic) for topic in TOPICS),
     ]

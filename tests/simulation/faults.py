@@ -10,11 +10,16 @@ from unittest import mock
 
 from oncelog.producing.twins import ProducerTwin
 from oncelog.reading import twins
+from oncelog.sql.outbox.database import OutboxDatabase
 from oncelog_dedup.deduplicator import Deduplicator, Verdict
+from oncelog_service.access.access import Access
+from oncelog_service.atomic.endings import Endings
 from oncelog_service.cluster.leases import Lease
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.keep import recovery
+from oncelog_service.log.keep.removal import Removal
 from oncelog_service.storage.memory import MemoryStore
+from oncelog_service.storage.port import Batch
 
 Plant: TypeAlias = tuple[Any, str, Any]
 """Of what, which member, and what it becomes."""
@@ -94,6 +99,55 @@ def writes_stand_on_no_lease() -> Iterator[Plant]:
     yield Lease, "is_valid", True
 
 
+def a_revoked_token_is_let_in() -> Iterator[Plant]:
+    before = Access._index
+
+    def index(self: Any, tokens: Sequence[Any]) -> None:
+        if len(tokens) >= len(self._tokens):
+            before(self, tokens)
+
+    yield Access, "_index", index
+
+
+def a_trim_is_not_on_disk() -> Iterator[Plant]:
+    before = Removal._put_trim
+
+    async def put_trim(self: Any, batch: Any, row: Any, *, erased: bool = False) -> None:
+        if erased:
+            await before(self, batch, row, erased=erased)
+        else:
+            self._noted(row, erased)
+
+    yield Removal, "_put_trim", put_trim
+
+
+def an_erasure_is_not_on_disk() -> Iterator[Plant]:
+    before = Removal._put_trim
+
+    async def put_trim(self: Any, batch: Any, row: Any, *, erased: bool = False) -> None:
+        await before(self, Batch() if erased else batch, row, erased=erased)
+
+    yield Removal, "_put_trim", put_trim
+
+
+def every_attempt_of_a_task_is_committed() -> Iterator[Plant]:
+    def branches(self: Any, transaction: Any, request: Any, by: object) -> list[Any]:
+        found = [self._ledger.find(number) for number in self._ledger.numbers.values()]
+        return [each for each in found if each is not None and each.of == transaction.id] if request.branches else []
+
+    yield Endings, "_branches", branches
+
+
+def a_relay_numbers_anew_what_another_one_has_numbered() -> Iterator[Plant]:
+    before = OutboxDatabase.seen
+
+    def seen(self: Any) -> Any:
+        found = before(self)
+        return None if found is None else found._replace(plan=type(found.plan)())
+
+    yield OutboxDatabase, "seen", seen
+
+
 OF_INSTANCES = {"writes_stand_on_no_lease"}
 """Faults that several instances show."""
 FAULTS: Mapping[str, Callable[[], Iterator[Plant]]] = {
@@ -109,6 +163,11 @@ FAULTS: Mapping[str, Callable[[], Iterator[Plant]]] = {
         half_of_a_write_is_there,
         writes_stand_on_no_lease,
         a_message_of_another_topic_is_acknowledged,
+        a_revoked_token_is_let_in,
+        a_trim_is_not_on_disk,
+        an_erasure_is_not_on_disk,
+        every_attempt_of_a_task_is_committed,
+        a_relay_numbers_anew_what_another_one_has_numbered,
     )
 }
 

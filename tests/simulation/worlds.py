@@ -27,6 +27,11 @@ from tests.world.virtual.trace import Trace
 TOPICS = ("orders", "payments")
 LEDGER = "ledger"
 """A topic whose offsets are expected."""
+RECORDS = "records"
+"""A topic of which messages are removed."""
+TTL_SECONDS = 40
+ROOT = "s3cret"
+"""The token of who may do everything."""
 RETRY_SECONDS = 60.0
 NEVER = (InternalError, InvalidRequest, InvalidResponse, TopicDamaged, SequenceReused)
 """What no client is answered here, whatever fails."""
@@ -44,14 +49,16 @@ class World:
         """Name of an error → how often a client met it."""
         self.given: dict[str, Message[bytes]] = {}
         """Topic → what a consumer of it was given last."""
+        self.remains: list[object] = []
+        """Of processes that were killed: what would do something while it is collected."""
         self._clients = 0
 
-    def client(self, retry: float = RETRY_SECONDS, timeout: float = 10.0) -> AsyncClient:
+    def client(self, retry: float = RETRY_SECONDS, timeout: float = 10.0, token: str = ROOT) -> AsyncClient:
         """One of the process that calls this."""
         process = PROCESS.get()
         assert process is not None
         clients = surrounded(AsyncClient, network=self.network.reach(process), clock=self.loop.clock)
-        return clients(self.url, retry=retry, timeout=timeout)
+        return clients(self.url, token=token, retry=retry, timeout=timeout)
 
     def host(self) -> str:
         """An address that nobody has yet."""
@@ -83,6 +90,9 @@ class Client:
         """What one process does; it returns when all is done."""
         raise NotImplementedError
 
+    def died(self) -> None:
+        """A process of it was killed."""
+
     async def run(self) -> None:
         """One process after the other."""
         while True:
@@ -103,6 +113,7 @@ class Client:
                     trace.note("die", self.name)
                     process.kill()
                     self.world.network.kill(process)
+                    self.died()
                     await asyncio.sleep(self.random.choice([0.0, 0.1, 3.0]))
                     continue
             try:
@@ -281,6 +292,10 @@ async def _set_up(world: World) -> None:
         for topic in TOPICS:
             await client.create_topic(topic)
         await client.create_topic(LEDGER, {"check.expected.offsets": True})
+        expires = world.random.random() < 0.3
+        await client.create_topic(RECORDS, {"ttl": TTL_SECONDS} if expires else {})
+        if expires:
+            world.history.expires(RECORDS)
 
 
 async def _judge(world: World) -> int:
@@ -289,7 +304,7 @@ async def _judge(world: World) -> int:
             state = (await client.transaction_status(pointer)).state
             assert state in ("committed", "aborted", "invalid"), f"transaction {pointer} is {state} after a minute"
             world.history.decided(group, "there" if state == "committed" else "gone")
-        logs = {topic: await read_all(client, topic) for topic in (*TOPICS, LEDGER)}
+        logs = {topic: await read_all(client, topic) for topic in (*TOPICS, LEDGER, RECORDS)}
         world.history.check(logs)
         for topic in logs:
             *_, verification = [each async for each in client.verify(topic)]
@@ -334,6 +349,7 @@ def _simulated(
         "snapshot_messages": random.choice([3, 20, 200]),
         "cache_bytes": random.choice([0, 2**16, 2**20]),
         "retention_seconds": 30,
+        "token": ROOT,
     }
     with seeded(random):
         world = World(loop, network, _instances(loop, network, settings, instances))
