@@ -29,7 +29,13 @@ if TYPE_CHECKING:
     from tests.world.certificates import Authority
 
 settings.register_profile(
-    "gate", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True, derandomize=True, database=None
+    "gate",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+    derandomize=True,
+    database=None,
+    max_examples=25,  # the same ones each time: what more of them find, chance finds at night
 )
 settings.register_profile("chance", settings.get_profile("gate"), derandomize=False, max_examples=2_000)
 settings.load_profile("chance" if os.environ.get("SEEDS") == "random" else "gate")

@@ -17,19 +17,17 @@ from pathlib import Path
 import pytest
 
 from oncelog import AsyncClient, Client, Consumer, Producer, Reader
-from oncelog.errors import ClientClosed, ConnectionFailed, OncelogError, StoreInUse, StoreNotOpened, TopicNotFound
+from oncelog.errors import ClientClosed, ConnectionFailed, OncelogError, StoreInUse, StoreNotOpened
 from oncelog.http.engines import InProcess
 from oncelog_service.engine import Engine, engines
 from oncelog_service.engine.address import Address
 from oncelog_service.engine.engine import _Run as Run
-from oncelog_service.engine.shared import Engines, Held
+from oncelog_service.engine.shared import Engines
 from oncelog_service.rest.bounds import descriptors
 from oncelog_service.storage.files import directory
-from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.open import store_opener
-from oncelog_service.storage.port import Batch, Table
 from oncelog_service.storage.port import StoreInUse as PortStoreInUse
-from oncelog_service.storage.seals import SealedStore
+from oncelog_service.storage.port import Table
 from oncelog_service.threads import Threads
 from tests.patience import PATIENCE, until
 from tests.world.certificates import Authority
@@ -68,15 +66,10 @@ def test_everything_that_takes_a_url_takes_a_store(monkeypatch: pytest.MonkeyPat
             assert next(iter(consumer)).payload == b"one"
 
 
-def test_a_store_in_memory_without_a_name_is_its_clients_own() -> None:
-    with Client("memory://") as one, Client("memory://") as other:
-        wrote(one)
-        assert other.topics() == []
-
-
 def test_a_store_in_memory_with_a_name_is_there_as_long_as_somebody_uses_it() -> None:
-    with Client("memory://shared") as one:
+    with Client("memory://shared") as one, Client("memory://") as alone:
         wrote(one)
+        assert alone.topics() == []
         with Client("memory://shared") as other:
             assert other.topics() == ["t"]
         assert topics("memory://other") == []
@@ -94,8 +87,9 @@ def test_whoever_comes_while_the_last_client_leaves_keeps_the_engine() -> None:
 def test_a_client_whose_store_cannot_be_opened_has_no_share_of_it(tmp_path: Path) -> None:
     url = f"leveldb://{tmp_path}/store"
     with closing(store_opener(url)()), Client(url, retry=0) as client:
-        with pytest.raises(StoreInUse):
+        with pytest.raises(StoreInUse, match="in this process already") as failure:
             client.topics()
+        assert failure.value.pid == os.getpid()
         assert Address.of(url) not in engines._shared
 
 
@@ -323,9 +317,8 @@ def starting(url: str) -> Iterator[threading.Event]:
         engine.stop()
 
 
-@pytest.mark.parametrize("scheme", ["memory", "leveldb"])
-def test_a_client_that_comes_while_an_engine_starts_waits_for_it(tmp_path: Path, scheme: str) -> None:
-    url, found = "memory://starting" if scheme == "memory" else f"leveldb://{tmp_path}/store", list[object]()
+def test_a_client_that_comes_while_an_engine_starts_waits_for_it(tmp_path: Path) -> None:
+    url, found = f"leveldb://{tmp_path}/store", list[object]()
     asking = threading.Thread(target=lambda: found.append(topics(url)))
     with starting(url) as opened:
         asking.start()
@@ -526,13 +519,6 @@ def test_who_has_a_store_is_said_to_who_wants_it(tmp_path: Path, scheme: str) ->
     assert topics(url) == ["t"]
 
 
-def test_a_service_of_this_process_is_said_to_have_it(tmp_path: Path) -> None:
-    url = f"leveldb://{tmp_path}/store"
-    with closing(store_opener(url)()), pytest.raises(StoreInUse, match="in this process already") as failure:
-        topics(url)
-    assert failure.value.pid == os.getpid()
-
-
 def test_a_store_that_cannot_be_opened_says_why_and_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for url in (f"leveldb://{tmp_path}/file", f"sqlite://{tmp_path}/file/x", "leveldb:///proc/nothing"):
@@ -567,16 +553,6 @@ def test_an_engine_for_which_there_is_no_thread_leaves_none_and_begins_when_ther
             assert client.topics() == []
 
 
-def test_a_store_of_a_newer_format_is_left_alone(tmp_path: Path) -> None:
-    url = f"sqlite://{tmp_path}/store"
-    with closing(store_opener(url)()) as store:
-        batch = Batch()
-        batch.put(Table.STORE_ID, b"format", b"%08x" % 99)
-        store.write([batch])
-    with pytest.raises(StoreNotOpened, match="its format is 99, that of a newer oncelog"):
-        topics(url)
-
-
 def test_what_is_not_installed_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "oncelog_service.engine")
     for name in [name for name in sys.modules if name.startswith("oncelog_service.engine.")]:
@@ -584,22 +560,6 @@ def test_what_is_not_installed_is_said_in_one_sentence(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "pydantic_settings", None)
     with pytest.raises(StoreNotOpened, match=r'pydantic_settings is not installed: pip install "oncelog\[service\]"$'):
         topics("memory://")
-
-
-def test_a_store_that_takes_long_to_open_is_waited_for_within_the_bound_of_the_call() -> None:
-    disk, opened = Disk(), threading.Event()
-
-    def open_slowly() -> SealedStore:
-        assert opened.wait(PATIENCE)
-        return SealedStore(MemoryStore(disk))
-
-    engine = Engine(open_store=open_slowly)
-    engine.begin()
-    with pytest.raises(TimeoutError):
-        engine.wait(0.01)
-    opened.set()
-    engine.wait(PATIENCE)
-    engine.stop()
 
 
 def test_a_call_ends_in_time_while_a_store_is_opened_and_the_next_one_waits_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -622,18 +582,6 @@ def _slow(opener, opened: threading.Event, asked: threading.Event | None = None)
         return opener()
 
     return open_slowly
-
-
-def test_an_engine_that_is_ended_while_it_opens_leaves_nothing_open(tmp_path: Path) -> None:
-    opened = threading.Event()
-    url = f"leveldb://{tmp_path}/store"
-    engine = Engine(url, open_store=_slow(store_opener(url), opened))
-    engine.begin()
-    engine.ask_to_stop()
-    opened.set()
-    engine.stop()
-    with pytest.raises(TopicNotFound), Client(url) as client:
-        client.stats("t")
 
 
 @pytest.mark.parametrize(("seconds", "error"), [(PATIENCE, ClientClosed), (0.05, TimeoutError)])
@@ -675,16 +623,3 @@ def test_a_client_that_is_closed_while_it_opens_leaves_nothing_open(
     share.close()
     with pytest.raises(ClientClosed):
         share.connect()
-
-
-def test_a_client_that_is_closed_just_before_it_opens_gives_its_share_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    share, open_ = InProcess("memory://overtaken"), Held.open
-
-    def overtaken(held: Held, seconds: float) -> None:
-        share.close()
-        open_(held, seconds)
-
-    monkeypatch.setattr(Held, "open", overtaken)
-    with pytest.raises(ClientClosed):
-        share.open(PATIENCE)
-    until(lambda: Address.of("memory://overtaken") not in engines._shared, "its share is given back")

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from oncelog import Client, Producer
-from oncelog.errors import ConnectionFailed, OncelogError
+from oncelog.errors import ConnectionFailed
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.engine import Engine
 from oncelog_service.engine.engine import EngineStopped
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.open import store_opener
-from oncelog_service.storage.port import Store, StoreError, Table
+from oncelog_service.storage.port import Store, Table
 from oncelog_service.storage.seals import SealedStore
 from tests.patience import PATIENCE, until
 from tests.world.disk import Gate
@@ -36,8 +36,9 @@ def test_a_connection_to_the_engine_speaks_http() -> None:
         assert asked(connection).startswith(b"HTTP/1.1 200 OK")
 
 
-@pytest.mark.parametrize("end", [Engine.stop, Engine.abandon])
-@pytest.mark.parametrize("scheme", ["memory://", "leveldb://", "sqlite://"])
+@pytest.mark.parametrize(
+    ("scheme", "end"), [("memory://", Engine.abandon), ("leveldb://", Engine.abandon), ("sqlite://", Engine.stop)]
+)
 def test_what_was_acknowledged_is_there_when_it_is_started_again(
     tmp_path: Path, scheme: str, end: Callable[[Engine], None]
 ) -> None:
@@ -115,13 +116,6 @@ def test_one_that_does_not_run_says_so() -> None:
     engine.abandon()
 
 
-def test_a_store_that_cannot_be_opened_is_said_by_the_start(tmp_path: Path) -> None:
-    with Engine(f"leveldb://{tmp_path}/store"), pytest.raises(StoreError, match="in use"):
-        Engine(f"leveldb://{tmp_path}/store").start()
-    with Engine(f"leveldb://{tmp_path}/store"):
-        pass
-
-
 def test_one_that_runs_needs_no_further_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the interpreter exits none begins, from Python 3.12 on."""
     engine = Engine(f"leveldb://{tmp_path}/store")
@@ -167,13 +161,6 @@ def test_told_to_stop_twice_while_it_opens_it_leaves_no_store_open(tmp_path: Pat
     open_().close()
 
 
-def test_one_that_is_given_a_token_asks_for_it() -> None:
-    with Engine(token="s3cret") as engine, Client(engine.url, retry=0) as stranger, Client(engine.url, token="s3cret") as client:
-        with pytest.raises(OncelogError, match="token"):
-            stranger.topics()
-        assert client.topics() == []
-
-
 def test_what_has_ended_it_is_raised_by_its_stop_once() -> None:
     def die() -> None:
         raise SystemExit("as if the memory were full")
@@ -200,11 +187,3 @@ def test_a_start_that_is_interrupted_leaves_no_store_open(tmp_path: Path, monkey
     assert engine.ended(PATIENCE)
     with Client(engine.url) as client:
         assert client.topics() == []
-
-
-def test_a_store_that_others_may_look_into_is_opened_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "store").mkdir(0o755)
-    (tmp_path / "store").chmod(0o755)
-    with Engine(f"leveldb://{tmp_path}/store"):
-        pass
-    assert [each.getMessage() for each in caplog.records if f"may look into {tmp_path}/store," in each.getMessage()]

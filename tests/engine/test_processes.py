@@ -23,7 +23,6 @@ from tests.world.crash import ROOT, seeded
 pytestmark = pytest.mark.real
 
 SCHEMES = ["leveldb", "sqlite"]
-REAL = pytest.mark.real
 
 
 @contextmanager
@@ -43,7 +42,7 @@ def lines_of(url: str, function: str) -> list[str]:
     return out.splitlines()
 
 
-@pytest.mark.parametrize("scheme", ["sqlite", pytest.param("leveldb", marks=REAL)])
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_forked_child_has_nothing_of_its_parents_store(tmp_path: Path, scheme: str) -> None:
     url = f"{scheme}://{tmp_path}/store"
     parent, refused, holder, offset = lines_of(url, "forks")
@@ -57,12 +56,10 @@ def test_a_forked_child_has_nothing_of_its_parents_store(tmp_path: Path, scheme:
         assert client.stats("t").upcoming_offset == 300
 
 
-@pytest.mark.parametrize("scheme", ["sqlite", pytest.param("leveldb", marks=REAL)])
-def test_a_forked_child_keeps_no_connection_of_its_parent_open(tmp_path: Path, scheme: str) -> None:
-    assert lines_of(f"{scheme}://{tmp_path}/store", "cut") == ["True", "[]"]
+def test_a_forked_child_keeps_no_connection_of_its_parent_open(tmp_path: Path) -> None:
+    assert lines_of(f"sqlite://{tmp_path}/store", "cut") == ["True", "[]"]
 
 
-@pytest.mark.real
 def test_a_forked_child_that_outlives_its_parent_keeps_nobody_out(tmp_path: Path) -> None:
     url = f"leveldb://{tmp_path}/store"
     with process(url, "outlived") as started:
@@ -79,8 +76,8 @@ def test_a_forked_child_that_outlives_its_parent_keeps_nobody_out(tmp_path: Path
     ("scheme", "function"),
     [
         ("leveldb", "exits"),
-        pytest.param("leveldb", "exits_with_an_engine", marks=REAL),
-        pytest.param("sqlite", "exits_elsewhere", marks=REAL),
+        ("leveldb", "exits_with_an_engine"),
+        ("sqlite", "exits_elsewhere"),
     ],
 )
 def test_a_process_that_ends_sends_what_waits_and_closes_its_store_then(tmp_path: Path, scheme: str, function: str) -> None:
@@ -110,13 +107,12 @@ def ask():
     assert re.fullmatch(said, ended.stdout)
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, scheme: str) -> None:
     url = f"{scheme}://{tmp_path}/store"
     acknowledged = -1
     with seeded() as rng:
-        for _ in range(6):
+        for _ in range(3):
             acknowledged = _killed_behind(url, acknowledged, rng)
             with Client(url) as client, Reader("t", start="earliest", client=client) as reader:
                 upcoming = client.stats("t").upcoming_offset

@@ -47,19 +47,15 @@ def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield request.param
 
 
-@pytest.fixture(scope="module", params=["service", pytest.param("engine", marks=pytest.mark.real)])
+@pytest.fixture(scope="module")
 def house(request: pytest.FixtureRequest) -> Iterator[RunningService]:
-    """A service, and an engine: what the SDK promises holds over both."""
-    with (running_service if request.param == "service" else running_engine)() as running:
+    """A service; where it is asked for by :data:`OVER_BOTH`, an engine, too."""
+    with (running_engine if getattr(request, "param", "service") == "engine" else running_service)() as running:
         yield running
 
 
-@pytest.fixture
-def port(house: RunningService) -> RunningService:
-    """A service that other processes reach, too."""
-    if not house.url.startswith("http"):
-        pytest.skip("another process has nothing of an engine; what one does itself is in tests/engine/test_processes.py")
-    return house
+OVER_BOTH = pytest.mark.parametrize("house", ["service", pytest.param("engine", marks=pytest.mark.real)], indirect=True)
+"""Tests over a service and over an engine. Between them and the SDK differs how a connection is made, and nothing behind that."""
 
 
 @pytest.fixture
@@ -91,14 +87,18 @@ def producer(client: Client, topic: str, request: pytest.FixtureRequest) -> Iter
         yield producer
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    """An empty database."""
+    """An empty database: SQLite, and where :data:`IN_BOTH` says so PostgreSQL, too."""
     from tests.sdk.databases import opened
 
-    is_file = request.param == "sqlite"
+    is_file = getattr(request, "param", "sqlite") == "sqlite"
     with opened(f"sqlite:///{tmp_path}/data.db" if is_file else request.getfixturevalue("postgres").fresh_schema()) as engine:
         yield engine
+
+
+IN_BOTH = pytest.mark.parametrize("engine", ["sqlite", "postgresql"], indirect=True)
+"""Tests of what the databases differ in: types, locks, what a failed statement leaves behind."""
 
 
 @pytest.fixture

@@ -15,9 +15,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from oncelog import Client
-from oncelog.http.engines import names_a_store
-from oncelog_service.engine.address import Address
-from oncelog_service.engine.engine import engine_made_for
 from tests.patience import PATIENCE
 
 
@@ -140,11 +137,7 @@ def listening(talk: Callable[[socket.socket], object], tls: ssl.SSLContext | Non
 
 def forward(target: str, request: Request) -> Answer:
     """What the real service answers."""
-    connection = http.client.HTTPConnection("localhost" if names_a_store(target) else urlsplit(target).netloc, timeout=30)
-    if names_a_store(target):
-        engine = engine_made_for(Address.of(target))
-        assert engine is not None
-        connection.sock = engine.connect()
+    connection = http.client.HTTPConnection(urlsplit(target).netloc, timeout=30)
     headers = {k: v for k, v in request.headers.items() if k in ("content-type", "authorization", "accept")}
     try:
         connection.request(request.method, request.path, request.body, headers)

@@ -22,7 +22,6 @@ from typing import Any
 
 from oncelog import Client, Consumer, Producer, Reader, errors
 from oncelog.process import exits
-from oncelog.producing.core import Core
 from oncelog.reading import consumer as consumer_module
 from oncelog.spark.connection import Connection as SparkConnection
 
@@ -195,17 +194,15 @@ def celerys_worker(url: str, topic: str) -> None:
 
 
 def pools(url: str, topic: str) -> None:
-    """By each way to begin a process. A pool is closed and joined, or its `with` ends its processes by SIGTERM."""
-    for method in ("fork", "spawn", "forkserver"):
-        context = multiprocessing.get_context(method)
-        with context.Pool(1) as pool:
-            pool.starmap(send_without_flushing, [(url, topic)])
-            pool.close()
-            pool.join()
-        with context.Pool(1, end_at_sigterm) as pool:
-            pool.starmap(send_without_flushing, [(url, topic)])
-        with ProcessPoolExecutor(1, context) as executor:
-            executor.submit(send_without_flushing, url, topic).result()
+    """Each way to begin a process, with one to end it: a pool is closed and joined, or its `with` ends them by SIGTERM."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        pool.starmap(send_without_flushing, [(url, topic)])
+        pool.close()
+        pool.join()
+    with multiprocessing.get_context("forkserver").Pool(1, end_at_sigterm) as pool:
+        pool.starmap(send_without_flushing, [(url, topic)])
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
+        executor.submit(send_without_flushing, url, topic).result()
 
 
 def end_at_sigterm() -> None:
@@ -328,26 +325,6 @@ def sends_in_handlers(url: str, topic: str) -> str:
         end()
     assert all(future.result().status == "stored" for future in futures)
     return f"{number} {handled}"
-
-
-def flush_in_handler(url: str, topic: str) -> None:
-    """The signal comes when a message is queued and nobody has noted yet how long it may linger."""
-    with Producer(topic, url=url, name="p", linger=0.001) as producer:
-        put, signals = Core.put, [signal.SIGUSR1]
-        signal.signal(signal.SIGUSR1, lambda *_: producer.flush())
-
-        def interrupted(*given: Any) -> bool | None:
-            done = put(*given)
-            while signals:
-                signal.raise_signal(signals.pop())
-            return done
-
-        Core.put = interrupted  # type: ignore[method-assign]
-        assert producer.send_async(b"0").done()
-        lingered = threading.Event()
-        time.sleep(0.1)  # what went wrong did so after the linger
-        producer.send_async(b"1").add_done_callback(lambda _: lingered.set())
-        assert lingered.wait(PATIENCE)
 
 
 def close_in_handler(url: str, topic: str) -> None:

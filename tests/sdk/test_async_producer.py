@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from contextvars import ContextVar
 from uuid import uuid4
 
 import pytest
@@ -39,21 +38,6 @@ class Watched(AsyncClient):
         self.came.set()
         await self.may.wait()
         return await super().publish(topic, request, namespace)
-
-
-async def test_what_sends_has_no_context_of_who_happened_to_begin_it(client: Client, topic: str, house: RunningService) -> None:
-    doing: ContextVar[str] = ContextVar("doing", default="nothing")
-    seen: list[str] = []
-
-    class Noting(AsyncClient):
-        async def publish(self, topic: str, request: PublishRequest, namespace: str = "default") -> list[ReceiptRun]:
-            seen.append(doing.get())
-            return await super().publish(topic, request, namespace)
-
-    async with Noting(house.url) as own, AsyncProducer(topic, client=own) as producer:
-        doing.set("one's work")
-        await producer.send(b"a")
-    assert seen == ["nothing"]
 
 
 # --- cancelled

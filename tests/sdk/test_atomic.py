@@ -13,7 +13,6 @@ import pytest
 
 from oncelog import AtomicBatch, Client, MessageId, Producer
 from oncelog.errors import (
-    CommitGone,
     ConnectionFailed,
     InternalError,
     InvalidRequest,
@@ -284,27 +283,6 @@ def test_a_process_that_comes_again_under_its_id_is_answered_and_its_producer_go
             assert producer.send(b"%d" % (3 + life)).sequence_id == (0 if before is None else before + 1)
     assert outcomes[0] == outcomes[1]
     assert payloads(client, topics[0]) == [b"1", b"2", b"3", b"4"]
-
-
-@pytest.mark.usefixtures("twin")
-def test_a_numbered_commit_to_a_topic_that_was_made_anew_says_so_and_its_producer_goes_on(
-    client: Client, topics: list[str]
-) -> None:
-    numbered: dict[str, Any] = {"group": f"g-{uuid4().hex}", "producer": "job", "sequence_id": 3}
-    with client.atomic(**numbered) as batch:
-        batch.send(topics[0], b"1")
-    client.delete_topic(topics[0])
-    client.create_topic(topics[0])
-    with Producer(topics[0], client=client, name="p", gaps="refuse") as producer:
-        with pytest.raises(CommitGone) as gone, client.atomic(**numbered) as again:
-            again.send(topics[0], b"1", producer=producer)
-        assert (gone.value.topic, gone.value.generation, gone.value.current_generation) == (f"default/{topics[0]}", 1, 2)
-        assert (gone.value.definite, again.outcome) == (True, None)
-        client.forget_group_producer(numbered["group"], "job")  # as it says
-        with client.atomic(**numbered) as anew:
-            anew.send(topics[0], b"1", producer=producer)
-        assert of(anew).state == "committed"
-    assert payloads(client, topics[0]) == [b"1"]
 
 
 @pytest.mark.parametrize(

@@ -106,12 +106,6 @@ def test_the_last_sequence_id_there_is_ends_a_batch() -> None:
         numbers.all([None] * 3)
 
 
-def test_a_dense_series_costs_one_range() -> None:
-    numbers = takes(Numbers(None), *range(5, 1_000))
-    assert numbers is not None
-    assert numbers.ranges == [(5, 999)]
-
-
 @given(MESSAGES)
 def test_a_request_carries_every_message_and_the_extras_only_where_there_are_any(
     messages: list[tuple[bytes, bytes | None, dict[str, str] | None, int | None]],
@@ -360,14 +354,6 @@ def test_every_message_travels_once_in_order_and_each_request_has_one_producer_a
 def test_no_more_requests_are_made_than_are_needed(sent: list[Row], lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REQUEST", Bounds(3, 1_000))
     assert [len(request.payloads) for request in cut(sent)] == lengths
-
-
-def test_columns_are_carried_where_there_are_any() -> None:
-    message = outgoing(b"x", key=b"k", properties={"a": "b"}, ttl=5, sequence_id=7)
-    full, bare = cut([Row(message, Origin("p", 2)), plain(b"y")])
-    assert (full.keys, full.properties, full.ttls, full.producer, full.epoch) == ([b"k"], [{"a": "b"}], [5], "p", 2)
-    assert full.sequence_ids == [7]
-    assert (bare.keys, bare.properties, bare.ttls, bare.producer, bare.sequence_ids) == (None, None, None, None, None)
 
 
 def test_chunks_are_numbered_on_and_leave_when_they_have_been_used() -> None:

@@ -21,7 +21,7 @@ from oncelog.message_id import MessageId
 from oncelog.sql.checkpoint import Checkpoint
 from oncelog.values.message import Message, Source
 from tests.patience import PATIENCE
-from tests.sdk.databases import change, effects, opened, with_effects
+from tests.sdk.databases import change, opened, with_effects
 
 
 def at(number: int) -> MessageId:
@@ -233,13 +233,6 @@ def test_once_the_table_is_known_no_call_asks_for_it(engine: Engine, checkpoint:
     assert statements == ["SELECT", "UPDATE"]
 
 
-def test_the_table_is_created_in_a_memory_database_without_committing_the_caller(checkpoint: Checkpoint) -> None:
-    engine = with_effects(create_engine("sqlite://", poolclass=StaticPool))
-    with rolled_back(engine) as connection:
-        checkpoint.save(connection, at(5))
-    assert effects(engine) == []
-
-
 def test_many_processes_may_create_the_table_at_once(tmp_path: Path) -> None:
     barrier = threading.Barrier(6)
 
@@ -256,15 +249,7 @@ def test_many_processes_may_create_the_table_at_once(tmp_path: Path) -> None:
 # --- what it works in ---------------------------------------------------------------------------------------------------
 
 
-def test_where_there_is_no_transaction_to_share_it_is_refused(engine: Engine, checkpoint: Checkpoint) -> None:
-    with pytest.raises(TypeError, match="Engine"):
-        checkpoint.load(engine)  # type: ignore[arg-type]
-    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
-    with autocommit.connect() as connection, pytest.raises(ValueError, match="AUTOCOMMIT"):
-        checkpoint.load(connection)
-
-
-def test_autocommit_of_the_whole_engine_is_refused_too(postgresql: Engine, checkpoint: Checkpoint) -> None:
+def test_autocommit_of_the_whole_engine_is_refused_by_postgresqls_driver_too(postgresql: Engine, checkpoint: Checkpoint) -> None:
     always = create_engine(postgresql.url, isolation_level="AUTOCOMMIT")
     with always.connect() as connection, pytest.raises(ValueError, match="AUTOCOMMIT"):
         checkpoint.load(connection)
@@ -288,6 +273,8 @@ def test_what_is_no_position_or_name_is_refused(engine: Engine, checkpoint: Chec
     for position in (None, str(at(1)), bytes(at(1)), 1):
         with engine.begin() as connection, pytest.raises(TypeError, match="MessageId"):
             checkpoint.save(connection, position)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Engine"):
+        checkpoint.load(engine)  # type: ignore[arg-type]
     for key in (("", "t"), ("r", ""), ("r", "t", ""), ("r" * 250, "t")):
         with pytest.raises(ValueError, match="1 to 249"):
             Checkpoint(*key)

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
-from sqlalchemy.pool import StaticPool
 
-from oncelog import Checkpoint, Client, Consumer, Message, Producer, Reader
+from oncelog import Client, Consumer, Message, Producer, Reader
 from oncelog.errors import NotSupported
 from oncelog.reading import position
-from oncelog.reading.position import HeldUp
 from oncelog.wire.isolation import Held, headers_of, read_headers
 from oncelog.wire.requests import PublishRequest
 from tests.patience import PATIENCE
@@ -40,26 +37,6 @@ def read(reader: Reader[bytes]) -> list[bytes]:
     return [message.payload for message in reader]
 
 
-def test_what_is_rolled_back_or_undecided_is_not_delivered_and_what_was_committed_is_at_once(client: Client, topic: str) -> None:
-    undone, committed, open_ = begun(client), begun(client), begun(client)
-    publish(client, topic, b"0")
-    publish(client, topic, b"undone", pointer=undone)
-    publish(client, topic, b"1", b"2", pointer=committed)
-    publish(client, topic, b"open", pointer=open_)
-    publish(client, topic, b"3")
-    with Reader(topic, client=client, timeout=0, page_size=1) as reader:
-        client.abort_transaction(undone)
-        client.commit_transaction(committed)
-        assert read(reader) == [b"0", b"1", b"2"], "an answered commit is seen, although topics are told a moment later"
-        assert not reader.has_message_available()
-        assert reader.read(timeout=0.01) == []
-        with Reader(topic, client=client, timeout=0, isolation="uncommitted") as everything:
-            assert read(everything) == [b"0", b"undone", b"1", b"2", b"open", b"3"]
-        client.commit_transaction(open_)
-        assert reader.has_message_available()
-        assert read(reader) == [b"open", b"3"]
-
-
 def test_from_latest_is_behind_the_last_message_that_is_decided(client: Client, topic: str) -> None:
     pointer = begun(client)
     publish(client, topic, b"0")
@@ -75,90 +52,46 @@ def test_from_latest_is_behind_the_last_message_that_is_decided(client: Client, 
         assert (read(reader), read(everything)) == ([b"2"], [b"2"])
 
 
-def test_a_reader_with_nothing_but_what_was_rolled_back_before_it_comes_past_it(client: Client, topic: str) -> None:
-    for number in range(5):
-        pointer = begun(client)
-        publish(client, topic, *[b"undone"] * 3, pointer=pointer)
-        client.abort_transaction(pointer)
-        publish(client, topic, b"%d" % number)
-    for start in ("earliest", 1, datetime(2020, 1, 1, tzinfo=UTC)):
-        with Reader(topic, client=client, start=start, timeout=0, page_size=2) as reader:  # type: ignore[arg-type]
-            assert read(reader) == [b"0", b"1", b"2", b"3", b"4"]
-
-
-def test_what_it_reads_is_one_of_two_and_in_a_transaction_what_that_sees(client: Client, topic: str) -> None:
+def test_what_it_reads_is_one_of_two(client: Client, topic: str) -> None:
     with pytest.raises(ValueError, match="isolation"):
         Reader(topic, client=client, isolation="serializable")  # type: ignore[arg-type]
-    pointer = client.start_transaction()
-    publish(client, topic, b"own", pointer=pointer.write_pointer)
-    with (
-        Reader(topic, client=client, timeout=0, transaction=pointer) as inside,
-        Reader(topic, client=client, timeout=0) as outside,
-    ):
-        assert (read(inside), read(outside)) == ([b"own"], [])
 
 
 # --- who is held up
 
 
+@pytest.mark.parametrize(
+    ("kind", "whose", "remedy"),
+    [("reader", "default/{}", 'isolation="uncommitted"'), ("consumer", "subscription 's' of default/{}", "uncommitted")],
+)
 def test_who_is_held_up_is_told_once_by_which_message_and_how_to_read_on(
-    client: Client, topic: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    client: Client,
+    topic: str,
+    kind: str,
+    whose: str,
+    remedy: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(position, "TELL_SECONDS", 0.0)
     pointer = begun(client)
     publish(client, topic, b"0")
     publish(client, topic, b"open", pointer=pointer)
-    with Reader(topic, client=client, timeout=0) as reader:
+    made: Any = Reader(topic, client=client) if kind == "reader" else Consumer(topic, "s", client=client)
+    with made as stream:
+        receive = stream.read if kind == "reader" else stream.receive
         for _ in range(3):
-            read(reader)
-        (said,) = [each.getMessage() for each in caplog.records if each.name == "oncelog.reader"]
-        for word in (topic, "offset 1", str(pointer), "since 20", 'isolation="uncommitted"', "oncelog tx list"):
+            receive(timeout=0)
+        assert stream.held is not None
+        assert (stream.held.offset, stream.held.write_pointer) == (1, pointer)
+        (said,) = [each.getMessage() for each in caplog.records if each.name == f"oncelog.{kind}"]
+        for word in (whose.format(topic), "offset 1", str(pointer), "since 20", remedy, "oncelog tx list"):
             assert word in said
         client.abort_transaction(pointer)
         publish(client, topic, b"1")
-        assert read(reader) == [b"1"]
+        assert [message.payload for message in receive(timeout=PATIENCE)] == [b"1"]
+        assert stream.held is None
     assert len(caplog.records) == 1
-
-
-def test_a_consumer_that_is_held_up_is_told_the_same_way(
-    client: Client, topic: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(position, "TELL_SECONDS", 0.0)
-    pointer = begun(client)
-    publish(client, topic, b"0")
-    publish(client, topic, b"open", pointer=pointer)
-    with Consumer(topic, "s", client=client, timeout=0) as consumer:
-        for _ in range(3):
-            consumer.receive(timeout=0)
-        assert consumer.held is not None
-        assert (consumer.held.offset, consumer.held.write_pointer) == (1, pointer)
-        (said,) = [each.getMessage() for each in caplog.records if each.name == "oncelog.consumer"]
-        for word in (f"subscription 's' of default/{topic}", "offset 1", str(pointer), "since 20", "uncommitted", "tx list"):
-            assert word in said
-        client.abort_transaction(pointer)
-        publish(client, topic, b"1")
-        assert [message.payload for message in consumer.receive(timeout=PATIENCE)] == [b"1"]
-        assert consumer.held is None
-    assert len(caplog.records) == 1
-
-
-@of_threads
-def test_it_is_told_behind_five_seconds_of_both_clocks_and_for_each_message_anew() -> None:
-    def held(offset: int, since: float) -> Held:
-        return Held(offset, 7, 1_000_000, 1_000_000 + int(since * 1000))
-
-    at = HeldUp()
-    moments: list[tuple[Held | None, float, float, bool]] = [
-        (held(3, 9.0), 0.0, 4.9, False),
-        (held(3, 9.0), 4.9, 5.0, True),
-        (held(3, 99.0), 5.0, 99.0, False),
-        (held(4, 4.9), 99.0, 120.0, False),
-        (held(4, 5.0), 120.0, 120.1, True),
-        (None, 130.0, 131.0, False),
-        (held(4, 50.0), 131.0, 132.0, False),
-    ]
-    for which, asked, now, told in moments:
-        assert at.is_told(which, asked, now) is told
 
 
 @of_threads
@@ -194,7 +127,8 @@ def older(running: RunningService, at_all: Callable[[Request], Answer | None] = 
         yield fake
 
 
-@pytest.mark.parametrize("page_size", [1, 2, 5_000])
+@of_threads
+@pytest.mark.parametrize("page_size", [1, 5_000])
 def test_an_older_service_is_read_as_a_newer_one_in_other_ways_and_that_is_told_once(
     house: RunningService, client: Client, topic: str, page_size: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -220,6 +154,7 @@ def test_an_older_service_is_read_as_a_newer_one_in_other_ways_and_that_is_told_
     assert all("older version" in each for each in said)
 
 
+@of_threads
 def test_a_reader_of_an_older_service_waits_until_there_is_something_decided(
     house: RunningService, client: Client, topic: str
 ) -> None:
@@ -236,6 +171,7 @@ def test_a_reader_of_an_older_service_waits_until_there_is_something_decided(
         assert len(fake.requests) < 20
 
 
+@of_threads
 def test_a_reader_of_an_older_service_that_may_not_be_told_by_whom_it_is_held_up_reads_on(
     house: RunningService, client: Client, topic: str
 ) -> None:
@@ -253,6 +189,7 @@ def test_a_reader_of_an_older_service_that_may_not_be_told_by_whom_it_is_held_up
         assert read(reader) == [b"open"]
 
 
+@of_threads
 def test_a_service_that_cannot_say_what_is_committed_is_refused_and_can_be_read_as_it_is(
     house: RunningService, client: Client, topic: str
 ) -> None:
@@ -270,6 +207,7 @@ def test_a_service_that_cannot_say_what_is_committed_is_refused_and_can_be_read_
             assert read(reader) == [b"0"]
 
 
+@of_threads
 def test_once_a_newer_service_answers_it_is_asked_as_one(house: RunningService, client: Client, topic: str) -> None:
     publish(client, topic, b"0")
     is_old = [True]
@@ -306,36 +244,3 @@ def test_where_a_topic_has_no_transactions_reading_asks_no_more_than_it_did(
 
 
 # --- two recipes of the quickstart, together
-
-
-@of_threads
-def test_a_sale_that_is_rolled_back_is_counted_by_no_reader_with_a_checkpoint(client: Client, topic: str) -> None:
-    """Also one that runs in the midst of that transaction, and goes on behind it."""
-    engine = create_engine("sqlite://", poolclass=StaticPool)
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE sales (payload BLOB)"))
-    checkpoint = Checkpoint("sales", topic)
-
-    def counted() -> list[bytes]:
-        with engine.begin() as connection:
-            start = checkpoint.load(connection)
-        with Reader[bytes](topic, client=client, start=start or "earliest") as reader:
-            while messages := reader.read(1, timeout=0):
-                with engine.begin() as connection:
-                    connection.execute(text("INSERT INTO sales VALUES (:it)"), [{"it": each.value} for each in messages])
-                    checkpoint.save(connection, messages[-1])
-        with engine.begin() as connection:
-            return list(connection.execute(text("SELECT payload FROM sales")).scalars())
-
-    publish(client, topic, b"0")
-    with client.transaction() as tx:
-        tx.send(topic, b"never happened")
-        tx.checkpoint()
-        publish(client, topic, b"1")
-        assert counted() == [b"0"]
-        tx.abort()
-    publish(client, topic, b"2")
-    assert counted() == [b"0", b"1", b"2"]
-    with client.transaction() as tx:
-        tx.send(topic, b"3")
-    assert counted() == [b"0", b"1", b"2", b"3"]

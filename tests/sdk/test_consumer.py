@@ -22,9 +22,10 @@ from oncelog.errors import (
 )
 from oncelog.wire.models import Acknowledge, Subscription
 from tests.patience import until
+from tests.sdk.conftest import OVER_BOTH
 from tests.world.awaits import of_threads
 
-pytestmark = pytest.mark.usefixtures("twin")
+pytestmark = [pytest.mark.usefixtures("twin"), OVER_BOTH]
 
 LONG = 3_600.0
 """Seconds: what waits so long is not sent by the thread in any test."""

@@ -34,9 +34,6 @@ from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import ReceiveMessages
 from oncelog.wire.requests import CommitRequest, PublishRequest, ReceiptRun
 from tests.sdk.fakes import Answer, fake_server
-from tests.world.awaits import of_threads
-
-pytestmark = pytest.mark.usefixtures("twin")
 
 NOW = 1_700_000_000_000
 
@@ -93,6 +90,7 @@ def test_a_page_that_cannot_be_one_is_refused() -> None:
             check_page(GOOD, id_of(8), **each)
 
 
+@pytest.mark.usefixtures("twin")
 def test_a_page_that_comes_again_is_not_delivered_again() -> None:
     again = Answer(body=page(GOOD, id_of(8)), headers=headers_of("committed"))
     with fake_server(lambda _: again) as fake, Client(fake.url, retry=0) as client:
@@ -148,6 +146,7 @@ def test_receipts_of_other_messages_are_refused() -> None:
             check_names_all(answered, [5, 6, 7])
 
 
+@pytest.mark.usefixtures("twin")
 def test_a_producer_is_opened_only_as_it_was_asked_for() -> None:
     good = {"name": "p", "epoch": 1, "lastSequenceId": None, "lastMessageId": None}
     changes: list[dict[str, object]] = [{"name": "other"}, {"epoch": 0}, {"epoch": 10**400}, {"epoch": None}]
@@ -221,7 +220,6 @@ CALLS: list[Callable[[Client], object]] = [
 ]
 
 
-@of_threads
 def test_whatever_answers_it_is_an_error_of_ours() -> None:
     problem = {"content-type": "application/problem+json"}
     answers = [
@@ -246,6 +244,7 @@ def test_whatever_answers_it_is_an_error_of_ours() -> None:
         assert not client.healthy()
 
 
+@pytest.mark.usefixtures("twin")
 def test_no_answer_is_read_for_ever_or_unpacked() -> None:
     packed = zlib.compress(bytes(50_000_000))
     answers = [

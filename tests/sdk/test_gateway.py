@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from uuid import uuid4
 
 import pytest
 
-from oncelog import Client, Consumer, Producer, Reader
 from oncelog.errors import (
     GatewayUnavailable,
     InvalidResponse,
@@ -16,53 +14,10 @@ from oncelog.errors import (
     Unauthorized,
 )
 from oncelog.http.answers import AWAY, refusal, retry_after
-from tests.sdk.fakes import Answer, Request, fake_server, forward, problem
-from tests.world.service import RunningService
+from tests.sdk.fakes import problem
 
-pytestmark = pytest.mark.usefixtures("twin")
-
-PATIENCE = 120.0
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 NGINX = b"<html><head><title>502 Bad Gateway</title></head><body><center>nginx</center></body></html>"
-
-
-def away(status: int, body: bytes = NGINX, **headers: str) -> Answer:
-    return Answer(status, body, {"content-type": "text/html", **headers})
-
-
-@pytest.mark.parametrize(
-    "spoilt",
-    [away(502), Answer(504, NGINX, {"content-type": "text/html"}, claimed_length=10_000)],
-    ids=["502", "504-cut-short"],
-)
-def test_everything_goes_on_behind_a_gateway_that_loses_every_second_request(house: RunningService, spoilt: Answer) -> None:
-    """Some it loses before the service has them, some after: nothing is there twice."""
-    topic, other = f"t-{uuid4().hex}", f"t-{uuid4().hex}"
-    with Client(house.url) as direct:
-        direct.create_topic(topic)
-        direct.create_topic(other)
-    turn = iter(range(1_000_000))
-
-    def handle(request: Request) -> Answer:
-        at = next(turn) % 4
-        if at == 0:
-            return spoilt
-        answer = forward(house.url, request)
-        return spoilt if at == 2 and request.address.endswith(("/publish", "/poll", "/receive", "/ack")) else answer
-
-    with fake_server(handle) as fake, Client(fake.url, retry=PATIENCE) as client:
-        with Producer(topic, name="p", client=client, delivery_timeout=PATIENCE) as producer:
-            for number in range(6):
-                producer.send(b"%d" % number)
-        with Reader(topic, client=client, timeout=0) as reader:
-            assert [message.payload for message in reader] == [b"%d" % number for number in range(6)]
-        with Consumer(topic, "s", client=client, timeout=0) as consumer:
-            for message in consumer:
-                consumer.ack(message)
-            assert consumer.lag == 0
-        with Producer(other, name="q", client=client) as producer, client.atomic() as batch:
-            batch.send(other, b"atomic", producer=producer)
-        assert [message.payload for message in Reader(other, client=client, timeout=0)] == [b"atomic"]
 
 
 @pytest.mark.parametrize(
@@ -96,26 +51,6 @@ def test_what_is_no_problem_of_ours_may_have_been_done_and_says_whether_the_serv
             assert (type(error), error.definite) == (GatewayUnavailable if status in AWAY else InvalidResponse, False)
             assert getattr(error, "http_status", status) == status
             assert str(status) in error.detail
-
-
-def test_a_body_too_large_for_the_gateway_is_sent_in_parts(house: RunningService) -> None:
-    topic = f"t-{uuid4().hex}"
-    with Client(house.url) as direct:
-        direct.create_topic(topic)
-    with (
-        fake_server(lambda request: away(413) if len(request.body) > 2_000 else forward(house.url, request)) as fake,
-        Client(fake.url) as client,
-    ):
-        producer = Producer(topic, name="p", client=client, linger=60)
-        futures = [producer.send_async(bytes(100)) for _ in range(50)]
-        large = producer.send_async(bytes(5_000))
-        futures.append(producer.send_async(b"behind it"))
-        with pytest.raises(RequestTooLarge, match="no request of this size"):
-            producer.flush()
-        assert [future.result().offset for future in futures] == list(range(51))
-        with pytest.raises(RequestTooLarge):
-            large.result()
-        producer.close()
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ SHAPES = [
 def test_nesting_of_any_depth_is_refused_and_never_too_deep_for_us(shape: str) -> None:
     """Every depth around the interpreter's limit: a parser that just manages leaves no room to quote the value."""
     name = "CommitRequest" if "parts" in shape else "PublishRequest"
-    for depth in [*range(2, 1100, 97), *range(900, 1100), 100_000]:
+    for depth in [*range(2, 1100, 97), *range(900, 1100, 3), 100_000]:
         for text in (shape.format("[" * depth, "]" * depth), shape.format('{"a":' * depth, "1" + "}" * depth)):
             with pytest.raises(InvalidRequest) as caught:
                 READERS[name](JSON, text.encode())

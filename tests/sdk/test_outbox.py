@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace import TracerProvider
 from sqlalchemy import Engine, StaticPool, create_engine, delete, select, text, update
@@ -37,6 +37,7 @@ from oncelog.sql.outbox.publishing import Publishing
 from oncelog.sql.outbox.relay import RelayStatus
 from tests.model.outbox import Committed, check
 from tests.patience import PATIENCE, until
+from tests.sdk.conftest import IN_BOTH
 from tests.sdk.memory_topics import MemoryTopics
 
 T = Name("default", "t")
@@ -122,6 +123,7 @@ def other(shop: Shop, tmp_path: Path) -> Iterator[Shop]:
 # --- adding
 
 
+@IN_BOTH
 def test_a_message_is_published_if_and_only_if_its_transaction_commits(engine: Engine, client: Client, topic: str) -> None:
     """Against the real service, with all that a message has; what is asked for behind it is answered as anywhere."""
     shop = Shop(engine, client)
@@ -165,6 +167,7 @@ def test_a_message_goes_on_in_the_trace_in_which_it_was_added(engine: Engine, cl
     assert (off, outside, own, large) == ({}, {}, given, {})
 
 
+@IN_BOTH
 def test_any_payload_arrives_as_it_was_and_a_codec_makes_one(shop: Shop) -> None:
     shop.add("t", b"", large := bytes(range(256)) * 5_000, large)
     other = Outbox(shop.outbox.name, codec="json")
@@ -190,12 +193,6 @@ def test_what_cannot_be_published_anywhere_is_refused_when_it_is_added(shop: Sho
     assert shop.left() == 0
     with pytest.raises(ValueError, match="name"):
         Outbox("a/b")
-
-
-def test_autocommit_is_refused_there_is_no_transaction_to_share(shop: Shop) -> None:
-    shop.engine = shop.engine.execution_options(isolation_level="AUTOCOMMIT")
-    with pytest.raises(ValueError, match="AUTOCOMMIT"):
-        shop.relay().run_once()
 
 
 def test_what_waits_is_counted_and_how_long(shop: Shop) -> None:
@@ -325,7 +322,6 @@ def test_a_relay_that_dies_leaves_each_row_to_be_published_once(point: tuple[Any
     history.finish()
 
 
-@settings(max_examples=40)
 @given(st.lists(STEPS, max_size=25))
 def test_after_any_history_the_topics_have_what_was_committed_once_and_in_order(steps: list[tuple[Any, ...]]) -> None:
     history = History()
@@ -372,6 +368,7 @@ def test_topics_and_namespaces_share_an_outbox_and_outboxes_a_table(shop: Shop, 
     assert (shop.left(), other.left()) == (0, 1)
 
 
+@IN_BOTH
 def test_rows_in_a_table_that_was_emptied_are_not_taken_for_those_numbered_before(shop: Shop, topics: MemoryTopics) -> None:
     """TRUNCATE … RESTART IDENTITY while a plan was under way: the new rows have the ids of the old ones."""
     shop.add("t", b"old 0", b"old 1")
@@ -396,6 +393,7 @@ def test_rows_in_a_table_that_was_emptied_are_not_taken_for_those_numbered_befor
 # --- two relays
 
 
+@IN_BOTH
 def test_of_many_who_need_the_tables_at_once_none_fails(shop: Shop) -> None:
     together = threading.Barrier(6)
 
@@ -409,6 +407,7 @@ def test_of_many_who_need_the_tables_at_once_none_fails(shop: Shop) -> None:
             shop.outbox.metadata.drop_all(shop.engine)
 
 
+@IN_BOTH
 def test_of_two_relays_one_publishes_and_the_other_follows_a_clean_stop_at_once(shop: Shop) -> None:
     shown: list[RelayStatus] = []
     relays = [shop.relay(rows=3, on_change=shown.append), shop.relay(rows=3)]
@@ -427,6 +426,7 @@ def test_of_two_relays_one_publishes_and_the_other_follows_a_clean_stop_at_once(
     assert all(before != after for before, after in pairwise(shown)), "each change is shown once"
 
 
+@IN_BOTH
 def test_a_relay_that_was_overtaken_changes_nothing(shop: Shop) -> None:
     shop.add("t", b"0", b"1")
     old, new = shop.database(), shop.database()
@@ -515,20 +515,6 @@ def test_a_refused_row_holds_up_its_own_topic_only_and_is_not_passed_over(shop: 
         connection.execute(delete(shop.outbox.table).where(shop.outbox.table.c.id == blocked.value.row))
     assert relay.run_once() == 3
     assert (shop.got(), relay.status.blocked) == (small, {})
-
-
-def test_what_is_published_before_a_failure_is_not_published_again(shop: Shop, topics: MemoryTopics) -> None:
-    def fail() -> None:
-        raise ConnectionFailed
-
-    shop.add("t", b"0")
-    shop.add("u", b"1")
-    topics.before_publish = [lambda: None, fail]
-    relay = shop.relay()
-    for expected in ("relaying", "waiting", "relaying"):
-        relay._turn()
-        assert relay.status.state == expected
-    assert (relay.status.stored, relay.status.duplicates) == (2, 0)
 
 
 def test_what_may_be_there_is_not_sent_again_while_deduplication_is_switched_off(

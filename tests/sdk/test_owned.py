@@ -1,17 +1,18 @@
-"""The SDK with tokens that may write to their topics and nothing else: each of its ways of writing together works with them."""
+"""The SDK with tokens that may write to their topics and nothing else: a database that decides, and a job of Spark.
+
+What such a token may do is told of each address in tests/rest.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, create_engine, insert, select, text
 
-from oncelog import Client, Producer, SqlParticipant
-from oncelog.errors import ConnectionFailed, NotAllowed, TransactionInDoubt
-from oncelog.wire.requests import CommitRequest, PublishRequest
+from oncelog import Client, SqlParticipant
+from oncelog.errors import ConnectionFailed, TransactionInDoubt
 from tests.access.carrying import Carrying
 from tests.spark.test_sink import Job, rows
 from tests.world.service import RunningService, running_service
@@ -22,8 +23,7 @@ def locked() -> Iterator[tuple[RunningService, Carrying]]:
     """A service, and who has every right there."""
     with running_service() as service:
         root = Carrying(service.url).holding("root", "admin")
-        for topic in ("a", "b"):
-            root.good("PUT", f"/v1/namespaces/default/topics/{topic}", json={})
+        root.good("PUT", "/v1/namespaces/default/topics/a", json={})
         yield service, root
 
 
@@ -41,27 +41,10 @@ def stranger(locked: tuple[RunningService, Carrying]) -> Iterator[Client]:
         yield client
 
 
-def stable(root: Carrying, topic: str = "a") -> list[str]:
+def stable(root: Carrying) -> list[str]:
     """What is in the topic."""
-    found = root.good("POST", f"/v1/namespaces/default/topics/{topic}/poll", json={"limit": 2000})
+    found = root.good("POST", "/v1/namespaces/default/topics/a/poll", json={"limit": 2000})
     return [each["payload"] for each in found]
-
-
-def test_transactions_small_and_large_with_producers_and_without(writer: Client, locked: tuple[RunningService, Carrying]) -> None:
-    with writer.transaction() as tx:
-        tx.send("a", b"1")
-        tx.send("b", b"2")
-    with writer.transaction(buffer_bytes=1) as tx:  # stored on the service, and published as a group
-        for number in range(5):
-            tx.send("a", b"large%d" % number)
-    with Producer("b", name="p", client=writer) as producer, writer.transaction() as tx:
-        tx.send("b", b"3", producer=producer)
-    tx = writer.transaction()
-    tx.__enter__()
-    tx.send("a", b"undone")
-    tx.__exit__(LookupError, LookupError(), None)
-    assert tx.state == "aborted"
-    assert [stable(locked[1], topic) for topic in "ab"] == [["1", *(f"large{number}" for number in range(5))], ["2", "3"]]
 
 
 def test_a_database_that_decides_and_recovers(
@@ -113,21 +96,6 @@ def test_who_operates_leaves_to_its_owner_what_a_database_has_committed(
 
 def failing(*_: object, **__: object) -> None:
     raise ConnectionFailed("cut", definite=False)
-
-
-def test_atomic_commits_and_their_producers(writer: Client, stranger: Client) -> None:
-    numbered: dict[str, Any] = {"group": "g", "producer": "p", "sequence_id": 1}
-    writer.begin_atomic("g", id="x")
-    writer.stage("x", "a", 0, PublishRequest([b"1"]))
-    writer.begin_atomic("g", id="y", of="x")
-    writer.stage("y", "b", 0, PublishRequest([b"2"]))
-    assert writer.commit_atomic("x", CommitRequest(branches=["y"], **numbered)).owner == "writer"
-    assert [each.id for each in writer.atomic_transactions("g")] == []
-    assert writer.group_producer("g", "p").owner == "writer"
-    for ask in (lambda: stranger.atomic_outcome("x"), lambda: stranger.group_producer("g", "p")):
-        with pytest.raises(NotAllowed):
-            ask()
-    writer.forget_group_producer("g", "p")
 
 
 def test_a_job_of_spark_writes_sweeps_and_takes_over(writer: Client, locked: tuple[RunningService, Carrying]) -> None:

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import random
 import threading
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -40,18 +38,11 @@ from oncelog.process.clock import REAL
 from oncelog.process.procedures import drive
 from oncelog.wire.requests import PublishRequest, ReceiptRun
 from tests.patience import PATIENCE, until
-from tests.sdk.fakes import Fate, Request, meeting
 from tests.sdk.topics import stored
 from tests.world.awaits import of_threads
 from tests.world.service import RunningService
 
 pytestmark = pytest.mark.usefixtures("twin")
-
-
-@pytest.fixture
-def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncelog.api.retry.FIRST_SECONDS", 0.002)
-    monkeypatch.setattr("oncelog.api.retry.LONGEST_SECONDS", 0.05)
 
 
 class Watched(Client):
@@ -180,34 +171,7 @@ def test_futures_nobody_keeps_cost_no_memory_once_they_are_complete(client: Clie
 # --- order and once-ness
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_what_is_lost_on_the_way_is_stored_once_and_in_order(
-    client: Client, house: RunningService, topic: str, seed: int, quick_retries: None
-) -> None:
-    chance, met = random.Random(seed), Counter[Fate]()
-
-    def fate(_: Request) -> Fate:
-        lost = "request" if (drawn := chance.random()) < 0.3 else "answer" if drawn < 0.6 else None
-        met[lost] += 1
-        return lost
-
-    with (
-        meeting(house.url, fate) as (through, _),
-        Producer(topic, url=through.url, name="p", batch_max_messages=25, linger=0.001) as producer,
-    ):
-        futures = [producer.send_async(b"%d" % i) for i in range(400)]
-        receipts = [future.result(PATIENCE) for future in futures]
-        receipts += [producer.send(b"%d" % i) for i in range(400, 410)]
-    assert met["request"] and met["answer"], f"seed {seed}"  # noqa: PT018
-    assert stored(client, topic) == numbered(410), f"seed {seed}"
-    with Reader(topic, client=client, timeout=0) as reader:
-        ids = [message.message_id for message in reader]
-    assert [receipt.message_id for receipt in receipts] == ids, f"seed {seed}"
-    assert [receipt.offset for receipt in receipts] == list(range(410)), f"seed {seed}"
-    assert {receipt.status for receipt in receipts} == {"stored", "duplicate"}, f"seed {seed}"
-    assert (producer.last_sequence_id, producer.last_message_id) == (409, ids[-1])
-
-
+@of_threads
 @pytest.mark.parametrize("by_caller", [True, False])
 def test_threads_that_send_through_one_producer_lose_nothing(client: Client, topic: str, by_caller: bool) -> None:
     """Of those that number, each holds one lock around number and send, as an application must."""
@@ -575,13 +539,6 @@ def test_a_batch_takes_as_many_requests_as_it_needs_and_waits_for_room(watched: 
         assert len({each.message_id for each in receipts}) == 17
         assert producer.last_message_id == receipts[-1].message_id
     assert stored(watched, topic) == numbered(18)
-    with Producer[bytes](topic, client=watched, name="q") as producer:
-        again = producer.send_batch([b"a", b"b", b"a", b"b", b"c"], sequence_ids=[5, 6, 5, 6, 7])
-        assert [each.status for each in again] == ["stored"] * 2 + ["duplicate"] * 2 + ["stored"]
-        with pytest.raises(SequenceIdNotRising):
-            producer.send_batch([b"d", b"x"], sequence_ids=[9, 8])
-        producer.flush()
-        assert producer.last_sequence_id == 9, "what was queued before is sent"
 
 
 # --- expectations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from datetime import datetime
 from itertools import islice
@@ -10,13 +9,11 @@ from typing import Any
 
 import pytest
 
-from oncelog import Client, Consumer, MessageId, Producer, Reader
+from oncelog import Client, MessageId, Producer, Reader
 from oncelog.errors import OffsetOutOfRange, StaleMessageId, TopicNotFound
-from oncelog.wire.models import TopicAsked
 from oncelog.wire.requests import ConsumeRequest, Polled
 from oncelog.wire.transaction import Transaction
 from tests.sdk.test_position import NOTHING, page
-from tests.world.service import running_service
 
 pytestmark = pytest.mark.usefixtures("twin")
 
@@ -144,21 +141,6 @@ def test_whether_there_is_more_is_asked_past_what_is_passed_over_or_has_expired(
         assert [message.offset for message in reader.read()] == [2]
         assert not reader.has_message_available()
         assert not client.answers
-
-
-def test_a_waiting_reader_is_woken_by_a_publish_and_the_service_cuts_long_waits_short() -> None:
-    with running_service(max_wait_ms=100) as service, Client(service.url) as client:
-        client.create_topic("t")
-        begun = time.monotonic()
-        assert Consumer("t", "s", client=client).receive(timeout=0.25) == []
-        assert time.monotonic() - begun >= 0.25
-        assert client.offsets({"t": TopicAsked(after=0)}, wait=3_600)["t"].stable == 0
-        assert client.poll("t", ConsumeRequest(wait=3_600_000)).messages == []
-        with Reader("t", client=client) as reader, Producer("t", client=client) as producer:
-            timer = threading.Timer(0.15, producer.send, (b"0",))
-            timer.start()
-            assert rest(reader, 1) == [0]  # it asks for 20 s each time
-            timer.join()
 
 
 # --- in a transaction ---------------------------------------------------------------------------------------------------

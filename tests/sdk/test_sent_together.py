@@ -13,7 +13,6 @@ import pytest
 
 from oncelog import AtomicBatch, Client, Message, Producer, Reader, TransactionContext
 from oncelog.errors import (
-    ConnectionFailed,
     InternalError,
     InvalidRequest,
     MixedSequenceIds,
@@ -22,14 +21,12 @@ from oncelog.errors import (
     ProducerInTransaction,
     ProducerStopped,
     SequenceIdNotRising,
-    SequenceReused,
     TopicNotFound,
     TransactionClosed,
     TransactionInDoubt,
 )
 from oncelog.wire.transaction import Transaction
-from tests.patience import until
-from tests.sdk.fakes import Answer, Request, fake_server, forward, meeting
+from tests.sdk.fakes import Answer, Request, fake_server, forward
 from tests.world.awaits import of_threads
 from tests.world.service import RunningService
 
@@ -77,11 +74,11 @@ def state(client: Client, begun: Begun) -> str:
     return client.atomic_outcome(begun.id).state if is_atomic else client.transaction_status(begun.transaction_id).state
 
 
-@pytest.mark.parametrize("buffer_bytes", [0, 5_000, 1 << 20], ids=["at once", "spilling", "in memory"])
+@pytest.mark.parametrize("buffer_bytes", [0, 1_000, 1 << 20], ids=["at once", "spilling", "in memory"])
 def test_messages_appear_on_all_topics_in_order_at_the_commit_and_never_without_it(
     client: Client, topic: str, other: str, begin: Begin, buffer_bytes: int
 ) -> None:
-    sent = {topic: [b"%d" % n * 99 for n in range(25)], other: [b"%d" % n for n in range(100, 107)]}
+    sent = {topic: [b"%d" % n * 99 for n in range(9)], other: [b"%d" % n for n in range(100, 107)]}
     for cause in (ZeroDivisionError(), None):
         try:
             with begin(client, buffer_bytes=buffer_bytes) as begun:
@@ -147,38 +144,6 @@ def test_a_message_that_failed_spoils_everything(client: Client, topic: str, beg
     assert visible(client, topic) == []
 
 
-@pytest.mark.parametrize("lost", ["request", "answer"])
-@pytest.mark.parametrize(
-    ("begin", "action", "buffer_bytes"),
-    [
-        (Client.transaction, "/publish", 1 << 20),
-        (Client.transaction, "/store", 0),
-        (Client.transaction, "/publish", 0),
-        (Client.atomic, "/atomic", 0),
-        (Client.atomic, "/0", 0),
-        (Client.atomic, "/commit", 1 << 20),
-    ],
-)
-@pytest.mark.parametrize("named", [True, False])
-@of_threads
-def test_what_was_lost_is_repeated_and_nothing_is_there_twice(
-    house: RunningService, topic: str, named: bool, begin: Begin, action: str, buffer_bytes: int, lost: str
-) -> None:
-    fates = iter([lost])
-    retry = 0.0 if action == "/commit" else 1.0  # an atomic commit is tried for longer than other calls
-    with (
-        Producer(topic, name="p", url=house.url) as producer,
-        meeting(house.url, lambda each: next(fates, None) if each.path.endswith(action) else None, retry=retry) as (client, _),
-    ):
-        with begin(client, buffer_bytes=buffer_bytes) as begun:
-            for _ in range(2):
-                begun.send(topic, b"a", producer=producer if named else None)
-        assert next(fates, "met") == "met"
-        assert visible(client, topic) == [b"a", b"a"]
-        if named:
-            assert (producer.last_sequence_id, producer.send(b"d").sequence_id) == (1, 2)
-
-
 # --- named producers
 
 
@@ -210,15 +175,6 @@ def test_a_producer_goes_on_behind_what_is_committed_and_uses_the_numbers_again_
     producer.close()
     with begin(client) as begun, pytest.raises(ProducerClosed):
         begun.send(topic, b"x", producer=producer)
-
-
-def test_where_an_earlier_message_failed_the_producer_is_not_in_it_and_goes_on(client: Client, topic: str, begin: Begin) -> None:
-    with Producer[bytes](topic, client=client, linger=3_600) as producer, begin(client) as begun:
-        producer.send(b"0", sequence_id=0)
-        producer.send_async(b"other", sequence_id=0)
-        with pytest.raises(SequenceReused):
-            begun.send(topic, b"1", producer=producer, sequence_id=1)
-        assert producer.send(b"1", sequence_id=1).status == "stored"
 
 
 def test_numbers_rise_and_are_given_by_one_side_only_and_a_producer_serves_its_own_topic(
@@ -259,7 +215,7 @@ def test_what_a_topic_has_is_left_out_and_without_a_commit_the_rest_alone_is_giv
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("buffer_bytes", [0, 3_000])
+@pytest.mark.parametrize("buffer_bytes", [3_000])
 def test_threads_may_send_through_one(client: Client, topic: str, begin: Begin, buffer_bytes: int) -> None:
     with begin(client, buffer_bytes=buffer_bytes) as begun, ThreadPoolExecutor(4) as threads:
         send = lambda thread: [begun.send(topic, b"%d %02d" % (thread, number)) for number in range(20)]  # noqa: E731
@@ -292,27 +248,6 @@ def test_what_the_network_repeats_is_there_once_also_without_a_producer(
                 if number == 40:
                     tx.checkpoint()
         assert visible(client, topic) == [b"%d" % (number % 3) for number in range(80)]
-
-
-@pytest.mark.parametrize(("action", "buffer_bytes", "lost"), [("publish", 1 << 20, "answer"), ("store", 0, "request")])
-def test_a_loss_without_end_aborts_and_the_service_undoes_what_came_through(
-    house: RunningService, topic: str, action: str, buffer_bytes: int, lost: str
-) -> None:
-    """Nobody has to know what came through: the service marks what the topic holds, and refuses what comes later."""
-    with meeting(house.url, lambda each: lost if each.path.endswith(action) else None, retry=0.3) as (client, _):
-        with pytest.raises(ConnectionFailed) as caught, client.transaction(buffer_bytes=buffer_bytes) as context:  # noqa: PT012
-            for payload in (b"a", b"b"):
-                context.send(topic, payload)
-        assert not caught.value.definite
-        assert context.state == client.transaction_status(context.transaction_id).state == "aborted"
-        assert visible(client, topic) == []
-
-        def excluded() -> bool:
-            with snapshot(client) as tx:
-                return context.transaction_id in tx.invalids
-
-        until(lambda: not excluded())
-        assert visible(client, topic) == []
 
 
 @of_threads

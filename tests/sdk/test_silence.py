@@ -28,17 +28,13 @@ from oncelog.wire.codec import decode_publish_request
 from oncelog.wire.requests import PublishRequest
 from tests.patience import PATIENCE, until
 from tests.sdk.fakes import Answer, Request, fake_server, forward, listening, problem
-from tests.world.awaits import of_threads
 from tests.world.certificates import Authority
 from tests.world.service import RunningService
-
-pytestmark = pytest.mark.usefixtures("twin")
 
 SERVED = Answer(body=b"{}", headers={"content-type": "application/json"})
 TOPIC = "/v1/namespaces/default/topics/t"
 
 
-@of_threads
 @given(held=st.floats(0, 1e6), steps=st.lists(st.tuples(st.floats(0, 1e3), st.booleans())))
 def test_somebody_is_asked_after_so_long_without_a_byte_and_then_now_and_then(
     held: float, steps: list[tuple[float, bool]]
@@ -56,7 +52,6 @@ def test_somebody_is_asked_after_so_long_without_a_byte_and_then_now_and_then(
         assert watched.left(now) == due - now
 
 
-@of_threads
 @pytest.mark.parametrize(
     ("path", "question"),
     [
@@ -141,6 +136,7 @@ def stored(house: RunningService, topic: str) -> list[bytes]:
         return [each.payload for each in reader]
 
 
+@pytest.mark.usefixtures("twin")
 def test_a_sender_goes_on_where_another_one_serves_and_what_was_stuck_is_there_once(
     house: RunningService, two: Two, name: str
 ) -> None:
@@ -255,6 +251,7 @@ def test_a_poll_is_silent_only_when_its_wait_is_over(two: Two, name: str) -> Non
         assert monotonic() - begun >= 1.1
 
 
+@pytest.mark.usefixtures("twin")
 @pytest.mark.parametrize("secured", [False, pytest.param(True, marks=pytest.mark.real)], ids=["plain", "tls"])
 @pytest.mark.parametrize("begun", [None, b"", b"HTTP/1.1 200 OK\r\nconte", b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab"])
 def test_wherever_it_stops_its_client_goes_on(begun: bytes | None, secured: bool, ca: Authority) -> None:
@@ -299,7 +296,6 @@ class Counting:
 
 
 @pytest.mark.real
-@of_threads
 @pytest.mark.parametrize("kind", [Plain, Awaited])
 def test_whatever_comes_or_goes_is_heard(kind: type[Plain]) -> None:
     here, there = socket.socketpair()

@@ -31,6 +31,7 @@ from oncelog.process.clock import Clock
 from oncelog.sql import participant as sql_participant
 from oncelog.sql.markers import Decision, Key, Markers
 from tests.postgres import PostgresServer
+from tests.sdk.conftest import IN_BOTH
 from tests.sdk.databases import change, effects, opened, with_effects
 from tests.sdk.memory_service import MemoryClient
 from tests.world.clock import passing
@@ -92,6 +93,7 @@ def unheard(client: MemoryClient, engine: Engine, fault: OncelogError, number: i
 # --- both or neither ----------------------------------------------------------------------------------------------------
 
 
+@IN_BOTH
 @pytest.mark.parametrize("through", ["engine", "session", "scoped session", "connection", "one connection", "one a thread"])
 def test_table_and_topic_change_together_or_not_at_all(client: MemoryClient, engine: Engine, through: str) -> None:
     if through.startswith("one"):  # a database in memory: looking for something to recover must not roll back what was done
@@ -128,11 +130,6 @@ def test_where_nothing_could_be_committed_together_no_transaction_begins(client:
     def start(database: Any) -> None:
         client.transaction(SqlParticipant(database, "shop")).start()
 
-    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
-    with autocommit.connect() as connection, pytest.raises(ValueError, match="AUTOCOMMIT"):
-        start(connection)
-    with pytest.raises(ValueError, match="AUTOCOMMIT"):
-        start(autocommit)
     savepoint = pytest.raises(ValueError, match="savepoint")
     with engine.connect() as connection, connection.begin(), connection.begin_nested(), savepoint:
         start(connection)
@@ -159,6 +156,7 @@ def test_where_nothing_could_be_committed_together_no_transaction_begins(client:
         client.transaction(database).start()
 
 
+@IN_BOTH
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_who_ends_the_databases_transaction_himself_is_told(client: MemoryClient, engine: Engine, end: str) -> None:
     database = SqlParticipant(engine, "shop")
@@ -173,6 +171,7 @@ def test_who_ends_the_databases_transaction_himself_is_told(client: MemoryClient
 # --- the commit of the database -----------------------------------------------------------------------------------------
 
 
+@IN_BOTH
 def test_a_database_that_refuses_to_commit_refuses_for_all(client: MemoryClient, engine: Engine) -> None:
     """A constraint that is checked at the commit: the database's own COMMIT fails."""
     with engine.begin() as connection:
@@ -208,9 +207,18 @@ class Faulty(SqlParticipant):
             raise fault
 
 
-@pytest.mark.parametrize("through", ["engine", "session", "connection"])
-@pytest.mark.parametrize("done", [True, False])
-@pytest.mark.parametrize("interrupted", [True, False])
+@IN_BOTH
+@pytest.mark.parametrize(
+    ("through", "done", "interrupted"),
+    [
+        ("engine", True, False),
+        ("engine", False, True),
+        ("session", True, True),
+        ("session", False, False),
+        ("connection", True, True),
+        ("connection", False, False),
+    ],
+)
 def test_a_commit_that_failed_counts_if_it_was_done_and_an_interruption_is_raised(
     client: MemoryClient, engine: Engine, through: str, done: bool, interrupted: bool
 ) -> None:
@@ -399,6 +407,7 @@ def test_what_differs_in_one_of_three_names_is_another_transaction(tmp_path: Pat
     assert told() == {**written, gone: "aborted"}, "whoever recovers has decided now that it will not commit"
 
 
+@IN_BOTH
 def test_a_marker_goes_when_it_has_served_and_one_of_an_abort_when_nobody_can_be_alive(
     client: MemoryClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

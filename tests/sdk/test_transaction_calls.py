@@ -15,8 +15,6 @@ from oncelog.errors import (
     GroupProducerNotFound,
     InvalidRequest,
     ProducerFenced,
-    RollbackRefused,
-    StoredGroupPublished,
     TransactionNotFound,
     TransactionNotInProgress,
 )
@@ -70,24 +68,6 @@ def test_every_call_of_a_transaction_whose_answer_is_lost_is_repeated_and_is_as_
         long = client.start_transaction("long")
         assert long.type is TransactionType.LONG
         assert client.abort_transaction(long.write_pointer).state == "aborted"
-
-
-def test_what_is_stored_is_published_as_a_group_and_rolled_back_by_the_answer(client: Client, topic: str) -> None:
-    pointer = client.start_transaction().write_pointer
-    stored = client.store(topic, PublishRequest([b"a", b"b"], write_pointer=pointer))
-    assert [(run.status, run.count, run.message_id, run.offset) for run in stored.receipts] == [("stored", 2, None, None)]
-    assert stored.start_timestamp == stored.end_timestamp == 0
-    response = client.publish_transactional(topic, PublishRequest([], write_pointer=pointer))
-    assert [(run.count, run.sequence_id, run.offset) for run in response.receipts] == [(2, None, 0)]
-    assert response.write_pointer == pointer
-    with pytest.raises(StoredGroupPublished):
-        client.publish_transactional(topic, PublishRequest([], write_pointer=pointer))
-    for _ in range(2):
-        client.rollback(topic, response)
-    client.publish(topic, PublishRequest([b"somebody else's"]))
-    response.end_timestamp += 10_000
-    with pytest.raises(RollbackRefused):
-        client.rollback(topic, response)
 
 
 def test_a_start_is_repeated_only_where_it_was_refused_for_now(house: RunningService) -> None:

@@ -98,17 +98,6 @@ def test_a_ca_of_ones_own_is_trusted_where_it_is_named_or_the_environment_names_
         assert topics(fake.url) == ["t"]
 
 
-@pytest.mark.real
-def test_a_service_that_is_not_trusted_is_sent_nothing(certificates: Certificates) -> None:
-    with listing(certificates.server()) as fake:
-        there = fake.url.replace("127.0.0.1", "[::ffff:127.0.0.1]")  # an address that is not in the certificate
-        for url, ca, says in ((fake.url, None, "CA"), (fake.url, "other.pem", "CA"), (there, "ca.pem", "other hosts")):
-            with pytest.raises(CertificateRefused, match=says) as caught:
-                topics(url, token="x", verify=ca and certificates.path(ca))
-            assert caught.value.definite
-        assert fake.requests == []
-
-
 def test_certificates_are_checked_and_their_files_are_read_at_once(certificates: Certificates, tmp_path: Path) -> None:
     (tmp_path / "empty.pem").write_text("nothing")
     pair = (certificates.path("client.pem"), certificates.path("server.key"))

@@ -10,11 +10,10 @@ from uuid import uuid4
 import pytest
 
 from oncelog import Client, Consumer, Producer, Reader
-from oncelog.errors import TopicNotFound
 from oncelog.wire.codec import decode_consume_request
 from oncelog.wire.models import TopicAsked
 from tests.patience import PATIENCE
-from tests.sdk.fakes import Answer, Request, fake_server, forward, problem
+from tests.sdk.fakes import Answer, Request, fake_server, forward
 from tests.world.service import RunningService
 
 pytestmark = pytest.mark.usefixtures("twin")
@@ -58,32 +57,3 @@ def test_a_quiet_topic_goes_on_behind_a_gateway_that_cuts_every_wait(house: Runn
             publishing.start()
             assert read() in (b"late", 3)
             publishing.join()
-
-
-@pytest.mark.parametrize("call", ["read", "receive", "stats"])
-def test_what_was_stuck_in_a_service_that_stood_still_is_asked_again(house: RunningService, call: str) -> None:
-    """A service that was stopped and goes on says that it cannot answer: others may serve everything by then."""
-    topic, turns = f"t-{uuid4().hex}", iter(range(1_000))
-
-    def handle(request: Request) -> Answer:
-        if not request.address.endswith(("/poll", "/receive", "/stats")) or (turn := next(turns)) > 1:
-            return forward(house.url, request)
-        if not turn:
-            time.sleep(1.3)  # longer than it would be tried again
-        return problem(503, "storage_unavailable")
-
-    with Client(house.url) as direct, fake_server(handle) as fake, Client(fake.url, retry=1.0) as client:
-        direct.create_topic(topic)
-        with Producer(topic, client=direct) as producer:
-            producer.send(b"there")
-        if call == "stats":
-            assert client.stats(topic).upcoming_offset == 1
-        elif call == "read":
-            assert [each.payload for each in Reader(topic, client=client).read()] == [b"there"]
-        else:
-            assert [each.payload for each in Consumer(topic, "s", client=client).receive()] == [b"there"]
-
-
-def test_a_definite_refusal_ends_the_waiting_at_once(house: RunningService) -> None:
-    with Client(house.url) as client, pytest.raises(TopicNotFound):
-        Reader(f"t-{uuid4().hex}", client=client).read()

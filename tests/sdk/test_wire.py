@@ -11,7 +11,7 @@ from typing import Any
 
 import fastavro
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.errors import InvalidMessageId, InvalidRequest, UnsupportedMediaType
@@ -290,7 +290,6 @@ SIMPLE: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.sampled_from([(name, media) for name in RECORDS for media in codec.media_types_of(name)]), st.data())
 def test_every_record_comes_back_in_each_encoding(of: tuple[str, str], data: st.DataObject) -> None:
     record = data.draw(records_of(codec.avro_source(of[1], of[0])))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -64,12 +63,6 @@ def test_an_answer_is_lost_and_its_request_was_obeyed(kit: OncelogService, once:
     assert (on_log(kit), fault.fired) == ([b"a", b"b", b"c", b"d"], 2)
 
 
-def test_a_lost_answer_is_a_duplicate_when_it_is_asked_for_again(kit: OncelogService) -> None:
-    kit.faults.lose_answer("publish", topic="t", nth=3)
-    assert published(kit) == "ssdsss"
-    kit.check_published("t", ROWS)
-
-
 def test_a_lost_request_was_not_obeyed(kit: OncelogService, once: Client) -> None:
     kit.faults.lose_request("create_topic")
     with pytest.raises(errors.ConnectionFailed) as lost:
@@ -99,27 +92,6 @@ def test_a_request_that_is_delivered_twice_is_stored_once_under_a_number_and_twi
     say(kit.client, b"unnumbered")
     with pytest.raises(NotExactlyOnce, match=r"row 6 .b'unnumbered'. is in the log 2 times: offset 6 .* and offset 7"):
         kit.check_published("t", [*ROWS, b"unnumbered"])
-
-
-def test_faults_on_another_topic_or_of_another_kind_strike_nothing(kit: OncelogService) -> None:
-    kit.client.create_topic("u")
-    there = kit.faults.lose_answer("publish", topic="u")
-    other = kit.faults.lose_answer("poll")
-    assert published(kit) == "ssssss"
-    assert (there.came, other.came) == (0, 0)
-    with pytest.raises(FaultNotMet) as told:
-        kit.verify()
-    assert told.value.faults == [there, other]
-    there.optional = other.optional = True
-    kit.verify()
-
-
-def test_several_faults_strike_one_request(kit: OncelogService) -> None:
-    kit.faults.deliver_twice(nth=2)
-    kit.faults.lose_answer(nth=2)
-    kit.faults.kill(nth=3)
-    assert published(kit) == "sdssss"
-    kit.check_published("t", ROWS)
 
 
 # --- the life of the service
@@ -162,27 +134,6 @@ def test_who_waits_for_an_answer_is_cut_off_by_a_kill_and_told_nothing(kit: Once
         with pytest.raises(errors.ConnectionFailed) as cut:
             waiting.result(PATIENCE)
     assert not cut.value.definite
-
-
-def test_what_was_acknowledged_outlives_kills_in_the_midst_of_publishing(kit: OncelogService) -> None:
-    acknowledged: list[int] = []
-    stop = threading.Event()
-
-    def publish() -> None:
-        with Producer("t", name="loader", url=kit.url) as producer:
-            for at in range(100_000):
-                acknowledged.append(producer.send(b"%d" % at, sequence_id=at).sequence_id)
-                if stop.is_set():
-                    return
-
-    with ThreadPoolExecutor(1) as pool:
-        publishing = pool.submit(publish)
-        for kills in range(5):
-            until(lambda so_far=kills: len(acknowledged) > 5 * so_far)
-            kit.kill()
-        stop.set()
-        publishing.result(PATIENCE)
-    kit.check_published("t", [b"%d" % at for at in acknowledged])
 
 
 def test_requests_wait_while_the_service_stands_still(kit: OncelogService) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
 
 import pytest
 
-from oncelog import Client, Consumer, Message, Producer, Reader, errors
+from oncelog import Consumer, Message, Producer, Reader, errors
 from oncelog.testing import NotExactlyOnce, OncelogService, Recorder, check_effects, check_published, service
 from oncelog.testing.committed import committed
-from oncelog.wire.columns import MessageColumns
 from oncelog.wire.requests import PublishRequest
 
 pytestmark = pytest.mark.real
@@ -62,18 +60,6 @@ def test_the_committed_view_is_what_a_consumer_is_given(kit: OncelogService) -> 
         for name in ("payload", "message_id", "key", "properties", "producer"):
             assert getattr(one, name) == getattr(other, name)
     assert [message.sequence_id for message in found[:4]] == [0, 1, 2, 3]
-
-
-class InPages(Client):
-    """One that is given two messages at a time."""
-
-    def read_columns(self, *arguments: Any, **options: Any) -> MessageColumns:  # type: ignore[override]
-        return super().read_columns(*arguments, **{**options, "limit": 2})
-
-
-def test_a_log_is_read_to_its_end_however_much_one_answer_holds(kit: OncelogService) -> None:
-    with InPages(kit.url) as client:
-        assert committed(client, "orders", "default") == committed(kit.client, "orders", "default")
 
 
 def test_effects_are_told_in_any_form_that_names_their_message(kit: OncelogService) -> None:
@@ -238,57 +224,3 @@ def test_what_cannot_be_looked_up_is_told_with_what_to_say() -> None:
         ):
             with pytest.raises(TypeError, match=r"\{1\} cannot be looked up: say by="):
                 wrong_one()
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_of_a_random_log_exactly_what_was_done_wrong_is_told(kit: OncelogService, seed: int) -> None:
-    chance, topic = random.Random(seed), f"random-{seed}"
-    log_at_random(kit.client, topic, chance)
-    committed_now = committed(kit.client, topic, "default")
-    with Reader(topic, client=kit.client, start="earliest", timeout=0, isolation="uncommitted") as reader:
-        rolled_back = sorted({message.offset for message in reader} - {message.offset for message in committed_now})
-    done, wrong = list(committed_now), set()
-    chosen = chance.sample(committed_now, 9)
-    for late in chosen[:3]:
-        behind = next((each for each in done if each.key == late.key and each.offset > late.offset and each not in chosen), None)
-        if behind is not None and not any(late.offset < each.offset < behind.offset for each in done if each.key == late.key):
-            chosen.append(behind)
-            done.remove(late)
-            done.insert(done.index(behind) + 1, late)
-            wrong.add(("reordered", bytes(late.message_id)))
-    for twice in chosen[3:6]:
-        for _ in range(chance.randint(1, 3)):
-            done.insert(chance.randint(done.index(twice) + 1, len(done)), twice)
-        wrong.add(("doubled", bytes(twice.message_id)))
-    for gone in chosen[6:9]:
-        done.remove(gone)
-        wrong.add(("lost", bytes(gone.message_id)))
-    told: list[Any] = [chance.choice([each, each.message_id, each.offset]) for each in done]
-    for offset in chance.sample(rolled_back, 2):
-        told.insert(chance.randint(0, len(told)), offset)
-        wrong.add(("unknown", offset))
-    with pytest.raises(NotExactlyOnce) as error:
-        kit.check_effects(topic, told)
-    assert len(wrong) >= 8
-    assert {(each.kind, each.identity) for each in error.value.findings} == wrong
-    assert len(error.value.findings) == len(wrong)
-    kit.check_effects(topic, committed_now)
-
-
-def log_at_random(client: Client, topic: str, chance: random.Random) -> None:
-    """With transactions that are committed and rolled back, and messages of three keys and of none, in batches."""
-    client.create_topic(topic)
-    for at in range(12):
-        keys = chance.choices([None, "a", "b", "c"], k=chance.randint(1, 6))
-        if at < 4 or chance.random() < 0.5:
-            with Producer(topic, client=client) as producer:
-                for key in keys:
-                    producer.send_async(b"x", key=key)
-            if at > 1:
-                continue
-        with client.transaction() as tx:
-            for key in keys:
-                tx.send(topic, b"in", key=key)
-            tx.checkpoint()
-            if at < 3 or chance.random() < 0.3:
-                tx.abort()
