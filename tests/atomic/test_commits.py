@@ -19,10 +19,8 @@ from oncelog.errors import (
     BranchGone,
     ChunkReused,
     ExpectationsNotChecked,
-    GroupProducerNotFound,
     InvalidRequest,
     OffsetMismatch,
-    ProducerFenced,
     SequenceReused,
     TopicDamaged,
     TransactionExists,
@@ -391,33 +389,6 @@ async def test_a_commit_that_carries_nothing_is_answered_how_the_one_that_overto
 
 
 # --- (producer, sequence id) of a commit
-
-
-async def test_a_commit_that_was_made_under_another_id_is_a_duplicate_that_answers_the_original() -> None:
-    disk = Disk()
-    async with living(disk, topics="a") as house:
-        loader = {"group": "g", "producer": "loader", "incarnation": "i"}
-        await house.commit("c0", {"a": messages("0")}, sequence_id=0, checksum="zero", **loader)
-        await house.commit("c4", {"a": messages("4", "4")}, sequence_id=4, checksum="four", **loader)
-        after = crashed(disk)
-    async with living(after) as house:
-        twin = await house.commit("c4-again", {"a": messages("4", "4")}, sequence_id=4, checksum="mine", **loader)
-        assert (twin.state, twin.original, twin.messages, twin.checksum) == ("duplicate", "c4", 2, "four")
-        lower = await house.commit("c3", {"a": messages("3")}, sequence_id=3, **loader)
-        assert (lower.state, lower.original, lower.messages) == ("duplicate", None, None)
-        other = house.commit("c5", {"a": messages("5")}, group="g", producer="loader", incarnation="j", sequence_id=5)
-        error = await refused(ProducerFenced, other)
-        assert (error.definite, error.incarnation, error.current_incarnation) == (True, "j", "i")
-        assert await house.state("c5") == "producer_fenced"
-        known = await house.atomic.producer("g", "loader")
-        assert (known.sequence_id, known.incarnation, known.transaction, known.messages) == (4, "i", "c4", 2)
-        assert await house.shown("a") == ["0", "4", "4"]
-        elsewhere = await house.commit("h", {"a": messages("h")}, group="h", producer="loader", sequence_id=0)
-        assert elsewhere.state == "committed"
-        await house.atomic.forget_producer("g", "loader")
-        await refused(GroupProducerNotFound, house.atomic.producer("g", "loader"))
-        anew = await house.commit("c6", {"a": messages("6")}, group="g", producer="loader", incarnation="j", sequence_id=0)
-        assert anew.state == "committed"
 
 
 async def test_of_twins_that_commit_at_once_one_is_committed_and_the_others_are_duplicates_of_it(house: House) -> None:

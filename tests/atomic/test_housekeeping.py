@@ -124,18 +124,6 @@ async def test_a_deleted_topic_leaves_nothing_of_what_was_staged_and_copied(hous
 # --- the journal
 
 
-async def test_any_number_of_commits_leaves_a_short_journal() -> None:
-    clock = ManualClock()
-    async with living(clock=clock, trim_every=100, journal_partitions=1, topics="a") as house:
-        most = 0
-        for turn in range(8):
-            await asyncio.gather(*(house.commit(f"{turn}-{each}", {"a": messages("x")}, group="g") for each in range(100)))
-            clock.advance(1_000)
-            most = max(most, house.rows(Table.JOURNAL))
-        assert most < 700, "of some 1,600"
-        assert len(await house.shown("a")) == 800
-
-
 async def test_what_one_long_transaction_kept_of_the_journal_goes_a_part_at_a_time() -> None:
     """It may be open for a day: millions of rows would be deleted in one write, in one turn of the event loop."""
     disk, deleted = Disk(), list[int]()

@@ -11,7 +11,7 @@ import requests
 from oncelog.wire.codec import encode_publish_request
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO
 from oncelog.wire.requests import PublishRequest
-from tests.rest.talk import TIMEOUT, Calls, Topic, assert_problem, done, hex_id
+from tests.rest.talk import TIMEOUT, Calls, Topic, assert_problem, done
 from tests.world.clock import ManualClock
 from tests.world.service import RunningService, running_service
 
@@ -72,26 +72,6 @@ def right(running: RunningService) -> Topic:
     return Topic(running.url, "right", **{"check.expected.offsets": "true"})
 
 
-def test_one_request_commits_to_several_topics_however_often_it_comes(commits: AtomicCommits, left: Topic, right: Topic) -> None:
-    left.publish("before")
-    parts = {"left": {"messages": ["l1", "l2"]}, "right": {"messages": ["r"], "expectedOffset": 0}}
-    outcome = good(commits.commit("a", parts, group="g"))
-    assert (outcome["id"], outcome["group"], outcome["state"], outcome["messages"]) == ("a", "g", "committed", 3)
-    assert (left.payloads(), right.payloads()) == (["before", "l1", "l2"], ["r"])
-    assert {each["topic"]: (each["messages"], each["firstOffset"], each["firstMessageId"]) for each in outcome["topics"]} == {
-        "left": (2, 1, hex_id(left.read()[1]["id"])),
-        "right": (1, 0, hex_id(right.read()[0]["id"])),
-    }
-    assert commits.show("a") == outcome == good(commits.commit("a", parts, group="g"))
-    facts = {"topic": "default/right", "condition": "offset", "expected": 0, "actual": 1}
-    for _ in range(2):
-        refused(commits.commit("b", parts, group="g"), 412, "offset_mismatch", **facts)
-    assert (commits.show("b")["state"], commits.show("b")["reason"]) == ("aborted", "offset_mismatch")
-    unchecked = {"left": {"messages": ["l"], "expectedOffset": 3}}
-    refused(commits.commit("c", unchecked, group="g"), 409, "expectations_not_checked")
-    assert good(commits.request("GET")) == []
-
-
 def test_a_commit_begun_staged_and_committed_with_branches(commits: AtomicCommits, left: Topic, right: Topic) -> None:
     first = good(commits.begin(id="a", timeoutMs=5_000))
     assert (first["state"], first["expiresMs"] - first["beganMs"]) == ("in_progress", 5_000)
@@ -134,29 +114,6 @@ def test_a_commit_is_deduplicated_under_its_producer_which_can_be_forgotten(comm
     assert good(commits.request("DELETE", path)) is None
     refused(commits.request("GET", path), 404, "group_producer_not_found")
     assert good(commits.commit("e", group="g", producer="p", sequenceId=0, incarnation="j"))["state"] == "committed"
-
-
-def test_a_number_whose_topic_was_made_anew_is_refused_and_gaps_are_where_both_commits_refuse_them(
-    commits: AtomicCommits, left: Topic
-) -> None:
-    def commit(transaction: str, number: int, **params: str) -> requests.Response:
-        body = {"group": "g", "producer": "p", "sequenceId": number, "parts": part}
-        return commits.request("POST", f"/{transaction}/commit", json=body, params=params)
-
-    part = [{"namespace": "default", "topic": "left", "request": {"messages": ["x"]}}]
-    good(commit("a", 7, gaps="refuse"))
-    refused(commit("b", 9, gaps="refuse"), 409, "sequence_gap", producer="p", expected=8, received=9)
-    refused(commit("c", 9, gaps="sometimes"), 400, "invalid_request")
-    done(left.request("DELETE"))
-    assert good(commit("d", 7))["state"] == "duplicate"  # nobody could miss it where there is no topic
-    done(left.request("PUT", json={}))
-    facts = {"producer": "p", "transaction": "a", "topic": "default/left", "generation": 1, "current_generation": 2}
-    for transaction in ("e", "e", "f"):
-        refused(commit(transaction, 7), 410, "commit_gone", **facts)
-    assert left.payloads() == []
-    went = good(commits.request("GET", "/groups/g/producers/p"))["topics"]
-    assert [(each["generation"], each["currentGeneration"]) for each in went] == [(1, 2)]
-    assert good(commit("g", 9))["state"] == "committed"
 
 
 def test_those_that_have_not_ended_are_listed_by_age_and_in_pages(commits: AtomicCommits, clock: ManualClock) -> None:

@@ -14,7 +14,6 @@ from contextlib import ExitStack
 import pytest
 
 from oncelog.wire.media import AVRO, JSON
-from oncelog_service.rest.bounds.pace import Pace
 from tests.patience import until
 from tests.rest.talk import TIMEOUT, Topic, assert_problem, avro_publish, connected, head, read_answer
 from tests.world.service import RunningService, running_service
@@ -146,26 +145,3 @@ def test_bodies_beyond_what_may_be_in_hand_are_refused_as_overloaded_and_every_b
             assert answer.headers["retry-after"] == "1"
             assert topic.publish("small").status_code == 200
         until(lambda: topic.publish("x" * 30_000).status_code == 200, "what the broken connection held is given back")
-
-
-def test_many_long_polls_at_once_hold_up_nobody(running: RunningService) -> None:
-    topic = Topic(running.url, "many")
-    with ThreadPoolExecutor(30) as pool:
-        waiting = [pool.submit(lambda: Topic(running.url, "many", create=False).payloads(wait=60_000)) for _ in range(30)]
-        running.arrived(30)
-        assert topic.publish("here").status_code == 200
-        assert [each.result(TIMEOUT) for each in waiting] == [["here"]] * 30
-
-
-def test_a_client_that_does_not_read_holds_its_requests_only_so_long(
-    running: RunningService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(running.server._shared.unread, "pace", Pace(4_096, SHORT))
-    topic = Topic(running.url, "unread")
-    for _ in range(7):
-        assert topic.publish("x" * 1_000_000).status_code == 200
-    path = "/v1/namespaces/default/topics/unread/poll"
-    with connected(running.url) as connection:
-        connection.sendall((head("POST", path, f"content-type: {JSON}", "content-length: 2") + b"{}") * 4)
-        assert connection.recv(1) == b"H"
-        until(lambda: running.server.under_way == 0)

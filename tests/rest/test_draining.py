@@ -18,10 +18,9 @@ from oncelog_service.cluster.leases import Leases
 from oncelog_service.rest import protocol, server
 from oncelog_service.service import Service
 from oncelog_service.storage.memory import Disk, MemoryStore
-from oncelog_service.storage.port import StoreError
 from tests.patience import PATIENCE, until
 from tests.rest.talk import TIMEOUT, Topic, assert_problem, connected, head, read_answer
-from tests.world.disk import Gate, no_space
+from tests.world.disk import Gate
 from tests.world.service import RunningService, running_service
 
 TOPIC = "/v1/namespaces/default/topics/t"
@@ -82,28 +81,6 @@ def test_the_probes_answer_everybody_also_a_head_and_say_nothing_secret() -> Non
             answer = requests.head(service.url + path, timeout=TIMEOUT)
             assert (answer.status_code, answer.content) == (200, b"")
             assert requests.post(service.url + path, timeout=TIMEOUT).status_code == 405
-
-
-def test_a_service_whose_store_has_failed_lives_and_is_not_ready_until_it_is_read_back() -> None:
-    disk, allowed = Disk(), [True]
-
-    def open_store() -> MemoryStore:
-        if not allowed[0]:
-            raise StoreError("No space left on device")
-        return MemoryStore(disk)
-
-    def failed(_: object) -> None:
-        raise no_space()
-
-    with running_service(open_store=open_store) as service:
-        topic = Topic(service.url)
-        allowed[0], disk.before_sync = False, failed
-        assert topic.publish("x").status_code == 503
-        assert_problem(get(service, "/readyz"), 503, "storage_unavailable")
-        assert requests.head(service.url + "/readyz", timeout=TIMEOUT).status_code == 503
-        assert get(service, "/livez").json() == {"status": "ok"}
-        allowed[0], disk.before_sync = True, None
-        until(lambda: get(service, "/readyz").status_code == 200)
 
 
 def test_who_was_not_heard_of_for_so_long_that_others_may_serve_everything_is_not_ready(
@@ -228,23 +205,6 @@ def test_who_has_connected_and_was_not_taken_yet_when_it_stops_is_answered() -> 
 
         crowded = service.on_loop(crowd)
         assert [read_answer(each.makefile("rb"))[0] for each in crowded] == [200] * 300
-
-
-@pytest.mark.usefixtures("patient")
-def test_requests_behind_one_another_are_all_answered() -> None:
-    disk = Disk()
-    with running_service(open_store=lambda: MemoryStore(disk)) as service, connected(service.url) as connection:
-        Topic(service.url, "t").session.close()
-        gate = disk.before_sync = Gate()
-        connection.sendall(publish("x") + publish("y") + publish("z"))
-        assert gate.entered.wait(PATIENCE)
-        service.stop()
-        until(lambda: is_closed(service))
-        gate.opened.set()
-        stream = connection.makefile("rb")
-        answers = [read_answer(stream) for _ in range(3)]
-        assert [status for status, _, _ in answers] == [200, 200, 200]
-        assert [headers.get("connection") for _, headers, _ in answers] == [None, None, "close"]
 
 
 def test_nobody_who_is_silent_holds_up_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import socket
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +26,7 @@ from oncelog_service.rest.table import ROUTES
 from oncelog_service.service import Service
 from tests.access.carrying import Carrying
 from tests.patience import until
-from tests.rest.talk import TIMEOUT, connected, head, read_answer
+from tests.rest.talk import connected, head, read_answer
 from tests.world.service import RunningService, running_service
 
 pytestmark = pytest.mark.usefixtures("patient_audit")
@@ -126,27 +125,6 @@ def test_a_credential_that_holds_on_lets_in_what_has_waited(house: House) -> Non
         stream = connection.makefile("rb")
         assert [read_answer(stream)[0] for _ in range(2)] == [200, 200]
     assert house.messages == 1
-
-
-def test_what_waits_until_its_client_reads_is_refused_once_its_token_is_revoked(house: House) -> None:
-    large = json.dumps({"messages": ["x" * 7_000_000]}).encode()
-    headers = {"content-type": "application/json"}
-    assert house.ada.request("POST", TOPIC + "/publish", data=large, headers=headers).status_code == 200
-    parts = urlsplit(house.service.url)
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        connection.settimeout(TIMEOUT)
-        connection.connect((parts.hostname, parts.port))
-        request = asking(TOPIC + "/poll", house.secret, b"{}")
-        connection.sendall(request)
-        shared = house.service.server._shared
-        until(lambda: any(each.unread() for each in shared.connections), "its answer is not read")
-        until(lambda: house.service.server.under_way == 0, "it is handed over")
-        connection.sendall(request)
-        until(lambda: house.service.server.under_way == 1, "the next one waits")
-        house.revoke()
-        stream = connection.makefile("rb")
-        assert [read_answer(stream)[0] for _ in range(2)] == [200, 401]
 
 
 # --- what has waited a moment, by no clock: it is asked, held at an await, and its token is not known any more when it goes on

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -142,21 +142,6 @@ def test_whatever_brings_messages_takes_its_turn(service: RunningService, call: 
             assert not answer.done()
         assert done(answer.result(PATIENCE)).status_code == 200
     assert waiting(service) == 0
-
-
-def test_commits_that_cross_each_other_all_come_to_their_turn(service: RunningService) -> None:
-    for name in "tu":
-        Topic(service.url, name)
-    with ThreadPoolExecutor(8) as pool:
-        with held(service):
-            answers: list[Future[requests.Response]] = []
-            for number in range(8):
-                large, small = ("t", "u") if number % 2 else ("u", "t")
-                parts = {large: {"messages": [LARGE]}, small: {"messages": [LARGE[:500_000]]}}
-                answers.append(pool.submit(AtomicCommits(service.url).commit, f"c{number}", parts, group="g"))
-            waits(service, at_least=12_000_000)
-        assert [done(each.result(PATIENCE)).json()["state"] for each in answers] == ["committed"] * 8
-    assert [Topic(service.url, name).stats()["upcomingOffset"] for name in "tu"] == [8, 8]
 
 
 BODY = json.dumps({"messages": [LARGE]}).encode()

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import requests
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oncelog.wire.codec import avro_source, encode, encode_commit_request
@@ -119,7 +119,6 @@ def check(answer: requests.Response) -> str | None:
     return None
 
 
-@settings(max_examples=150)
 @given(st.sampled_from([route for route in ROUTES if route.method in ("POST", "PUT")]), MEDIA_OR_NOT, BODIES)
 @example(ROUTES[0], JSON, b"[" * 900 + b"]" * 900)
 def test_no_body_yields_a_5xx(shared: RunningService, topic: Topic, route: Route, media: str, body: bytes) -> None:
@@ -134,7 +133,6 @@ def test_no_body_yields_a_5xx(shared: RunningService, topic: Topic, route: Route
     fuzzed.session.close()
 
 
-@settings(max_examples=100)
 @given(st.sampled_from(ROUTES), NAMES, NAMES, NAMES, st.dictionaries(PARAMETERS, TEXT))
 def test_no_address_yields_a_5xx(
     shared: RunningService, topic: Topic, route: Route, namespace: str, name: str, producer: str, query: dict[str, str]
@@ -147,7 +145,6 @@ def test_no_address_yields_a_5xx(
     check(answer)
 
 
-@settings(max_examples=80)
 @given(st.sampled_from([AVRO, ONCELOG_AVRO]), st.sampled_from(["/publish", "/store", "/rollback", "/poll"]), damaged_avro())
 def test_no_damaged_avro_yields_a_5xx_and_what_is_accepted_reads_back(
     shared: RunningService, topic: Topic, media: str, path: str, body: bytes

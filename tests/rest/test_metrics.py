@@ -30,6 +30,7 @@ class Metrics:
     def __init__(self, service: RunningService) -> None:
         self.text = done(requests.get(service.url + "/metrics", timeout=TIMEOUT)).text
         families = [*text_string_to_metric_families(self.text)]
+        assert all(family.documentation for family in families)
         self.kinds = {family.name: family.type for family in families}
         self.values: dict[tuple[str, Labels], float] = {
             (sample.name, frozenset(sample.labels.items())): sample.value for family in families for sample in family.samples

@@ -298,14 +298,6 @@ def test_nobody_but_who_may_do_everything_says_for_whom_it_asks(house: House) ->
     assert_problem(operator.request("POST", TX, params={"owner": "x" * 1001}, json={}), 400, "invalid_request")
 
 
-def test_another_secret_of_the_same_principal_goes_on_with_what_the_first_one_began(house: House) -> None:
-    pointer, _ = begun(house, "in_progress")
-    name, _ = staged(house, "in_progress")
-    again = house.who("root").holding("ada", "write:default/*")
-    assert again.good("POST", f"{TX}/{pointer}/commit", json={})["state"] == "committed"
-    assert again.good("POST", f"/v1/atomic/{name}/commit", json={"parts": []})["state"] == "committed"
-
-
 def test_no_messages_of_another_principal_are_rolled_back_whatever_the_body_says(house: House) -> None:
     pointer, seen = begun(house, "in_progress")
     bob = house.who("bob")

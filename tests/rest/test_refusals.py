@@ -143,6 +143,7 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         *({"group": "g", "parts": each} for each in ({}, [{"namespace": "default", "topic": "refusals"}])),
         {"group": "g", "parts": [{"namespace": "default", "topic": "refusals", "request": {"messages": [1]}}]},
     ],
+    "POST /v1/atomic/a/commit?gaps=sometimes": [{"group": "g", "parts": []}],
     f"PUT {T}/stage/a/0": [{"messages": ["a"], "transactionWritePointer": 5}],
 }  # fmt: skip
 """Address → bodies in JSON that it does not take: 400 invalid_request."""
@@ -265,11 +266,11 @@ def test_a_query_that_makes_no_sense_is_refused(topic: Topic, path: str) -> None
 
 @pytest.mark.parametrize("part", BAD)
 def test_a_name_that_is_none_is_refused_on_every_address(topic: Topic, part: str) -> None:
-    for route in ROUTES:
-        if f"{{{part}}}" in route.path:
-            before, behind = (each.format(**{**ANY, "topic": "refusals"}) for each in route.path.split(f"{{{part}}}"))
-            for name in BAD[part]:
-                refused(send(topic, route.method, before + name + behind, good_body(route)))
+    routes = [route for route in ROUTES if f"{{{part}}}" in route.path]
+    for number in range(max(len(routes), len(BAD[part]))):  # each address, and each name
+        route, name = routes[number % len(routes)], BAD[part][number % len(BAD[part])]
+        before, behind = (each.format(**{**ANY, "topic": "refusals"}) for each in route.path.split(f"{{{part}}}"))
+        refused(send(topic, route.method, before + name + behind, good_body(route)))
 
 
 @pytest.mark.parametrize("path", ["publish", "producers"])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import fastavro
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from oncelog.errors import TopicDamaged
@@ -169,7 +169,6 @@ def written(happened: list, run_bytes: int = RUN_BYTES) -> WrittenLog:  # type: 
     return log
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     happenings,
     bounds,
@@ -197,7 +196,6 @@ def test_columns_say_what_the_rows_say_one_by_one(
     assert spread(read_columns(log.store, log.prefix, wanted._replace(properties=False))) == without
 
 
-@settings(max_examples=20, deadline=None)
 @given(happenings, bounds, st.data())
 def test_a_damaged_or_missing_row_is_never_passed_over(
     happened: list,  # type: ignore[type-arg]
@@ -224,7 +222,6 @@ def test_a_damaged_or_missing_row_is_never_passed_over(
         read_columns(log.store, log.prefix, EVERYTHING._replace(upto=upto))
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.lists(columns_of(), min_size=1, max_size=5), bounds, st.data())
 def test_what_fits_into_a_size_is_at_least_one_message_and_never_more(
     requests: list[Columns], run_bytes: int, data: st.DataObject

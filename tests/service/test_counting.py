@@ -102,7 +102,7 @@ def test_a_topic_that_is_not_open_any_more_makes_place_for_any_that_has_traffic_
     assert series(topics, 2 * REVIEW_SECONDS, [b]) == {b: 0}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_no_series_falls_and_the_increases_of_all_series_are_what_happened(seed: int) -> None:
     """As a reader sees it that reads again and again: whatever gets a series or loses it, opens or closes."""
     chance = random.Random(seed)

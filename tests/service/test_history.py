@@ -186,7 +186,7 @@ def test_what_is_found_is_true_and_what_was_rolled_back_never_found(
 @pytest.mark.parametrize("run_bytes", [EACH, RUN_BYTES])
 @pytest.mark.parametrize("producers", [1, 2])
 def test_repeating_everything_reads_little_more_than_what_is_repeated(producers: int, run_bytes: int) -> None:
-    count, size = 300, 10
+    count, size = 100, 10
     log = chained(
         *((name, list(range(at * size, at * size + size))) for at in range(count) for name in "ab"[:producers]),
         run_bytes=run_bytes,

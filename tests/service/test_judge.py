@@ -76,18 +76,6 @@ async def test_an_id_that_only_a_foreign_transaction_holds_is_no_duplicate_whate
         assert await publish(7) == [DUPLICATE]
 
 
-async def test_a_plain_request_settles_what_has_ended_and_goes_on(house: House) -> None:
-    for number, end in enumerate((house.transactions.abort, house.transactions.commit)):
-        pointer = await house.start()
-        await house.log.publish(under(pointer, number))
-        with pytest.raises(ProducerInTransaction):
-            await house.log.publish(numbered([b"x"], "p", number))
-        await end(pointer)
-        answer = await house.log.publish(numbered([b"x"], "p", number + (end == house.transactions.commit)))
-        assert [each.status for each in answer.receipts] == [STORED]
-    assert not house.log.dedup.fold.unsettled
-
-
 async def test_a_request_that_waited_for_the_disk_while_its_producer_was_opened_anew_is_fenced() -> None:
     """The new incarnation was told how far the producer has come: nothing may be stored behind its back."""
     looks, goes = threading.Event(), threading.Event()

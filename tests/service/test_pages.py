@@ -8,7 +8,7 @@ from typing import Any
 
 import fastavro
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.errors import TopicDamaged
@@ -228,7 +228,6 @@ def test_both_encodings_and_both_ways_to_the_rows_show_the_same(
         assert decoded(fast, TMS_MESSAGE) == [{"id": each["id"], "payload": each["payload"]} for each in decoded(slow)]
 
 
-@settings(max_examples=30)
 @given(histories, bounds, st.none() | transactions, st.booleans(), st.integers(-3_000, 3_000))
 def test_a_poll_begins_at_every_id_offset_and_time_in_both_modes(
     history: list[Any], run_bytes: int, transaction: Transaction | None, inclusive: bool, age_ms: int

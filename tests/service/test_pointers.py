@@ -202,35 +202,6 @@ async def test_the_transaction_service_is_asked_once_and_again_when_the_pointer_
 # --- whose it is
 
 
-async def test_only_its_owner_writes_under_a_pointer_and_its_checkpoints_whoever_used_it_before(at: There) -> None:
-    pointer = await at.started("ada")
-    checkpoint = (await at.transactions.checkpoint(pointer)).write_pointer
-    for each in (pointer, checkpoint):
-        for _ in range(2):
-            with pytest.raises(NotAllowed):
-                await use(at.pointers, each, "bob")
-            with pytest.raises(NotAllowed):
-                await at.pointers.check_owner(each, "bob")
-        assert (await at.transactions.show(pointer)).participants == ([] if each == pointer else [PARTICIPANT])
-        await use(at.pointers, each, "ada")
-        await at.pointers.check_owner(each, "ada")
-        with pytest.raises(NotAllowed):
-            await use(at.pointers, each, "bob")  # although the topic is enlisted
-        await use(at.pointers, each)  # one who may do everything
-    await at.transactions.commit(pointer)
-    for by in ("ada", "bob"):
-        with pytest.raises(TransactionNotInProgress if by == "ada" else NotAllowed):
-            await use(at.pointers, checkpoint, by)
-        at.pointers.forget(checkpoint)
-
-
-async def test_what_was_begun_before_there_were_principals_is_everybodys(at: There) -> None:
-    pointer = await at.started()
-    for by in ("ada", "bob", None):
-        await use(at.pointers, pointer, by)
-        await at.pointers.check_owner(pointer, by)
-
-
 async def test_nobody_spoils_or_takes_a_pointer_that_is_handed_out_only_later(at: There) -> None:
     """They are numbered by time, so the next ones can be guessed."""
     upcoming = await at.started("bob") + 1

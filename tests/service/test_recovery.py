@@ -186,9 +186,9 @@ async def test_the_last_timestamp_is_known_of_a_log_that_cannot_be_opened() -> N
     assert last_timestamp(MemoryStore(Disk()), PREFIX) == 0
 
 
-@pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [600, pytest.param(100_000, marks=pytest.mark.slow)])
 async def test_a_snapshot_in_pieces_survives_a_restart(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 10_000)
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 2_000)
     disk = Disk()
     names = [f"producer-{number:06}" for number in range(count)]
     ids = fill(disk, [Columns([b"x"], name, [number % 7]) for number, name in enumerate(names)])
@@ -197,7 +197,7 @@ async def test_a_snapshot_in_pieces_survives_a_restart(count: int, monkeypatch: 
         assert house.log.replayed == count
         assert house.log.dedup.fold.copy() == expected
     assert len(disk.tables[Table.SNAPSHOT]) > 5
-    assert max(map(len, disk.tables[Table.SNAPSHOT].values())) <= 10_020
+    assert max(map(len, disk.tables[Table.SNAPSHOT].values())) <= 2_020
     async with opened(disk, clean=False) as house:
         assert house.log.replayed == 0
         assert house.log.dedup.fold.copy() == expected

@@ -147,11 +147,12 @@ def test_a_missing_row_with_messages_is_noticed_wherever_the_scan_begins(
 RUBBISH = (b"", b"\x01\x00", b"\xff" * 40, bytes(60))
 
 
-@pytest.mark.parametrize("run_bytes", [1, 100, RUN_BYTES])
+@pytest.mark.parametrize("run_bytes", [100, RUN_BYTES])
 def test_a_damaged_row_is_refused_wherever_the_scan_begins_and_whatever_is_damaged(run_bytes: int) -> None:
     for log, number in ((written(PLAIN, run_bytes), 0), (written(PLAIN, run_bytes), -1), (one_group(run_bytes=run_bytes), -2)):
         run = log.runs[number]
-        flipped = [run.data[:at] + bytes([run.data[at] ^ 16]) + run.data[at + 1 :] for at in range(len(run.data))]
+        places = [*range(30), *range(30, len(run.data), 7), len(run.data) - 1]
+        flipped = [run.data[:at] + bytes([run.data[at] ^ 16]) + run.data[at + 1 :] for at in places]
         flags = [run.data[:1] + bytes([run.data[1] ^ each]) + run.data[2:] for each in (1, 2, 4, 8, 15, 255)]
         for damaged in (*RUBBISH, *flags, *flipped):
             rows_of(log)[PREFIX + run.id] = damaged
@@ -263,18 +264,18 @@ def payloads_refused(log: WrittenLog, *places: bytes, match: str | None = None) 
 def test_a_damaged_or_missing_payload_is_refused_at_and_right_behind_its_place(run_bytes: int, number: int) -> None:
     whole = one_group(run_bytes=run_bytes).stored_runs(100)[number]
     key = pointer_key(PREFIX, 100) + whole.id
-    for at in (None, *range(len(whole.data))):
-        log = one_group(run_bytes=run_bytes)
-        if at is None:
-            del log.disk.tables[Table.PAYLOAD][key]
-        else:
-            flip(log.disk, Table.PAYLOAD, key, at)
+    log = one_group(run_bytes=run_bytes)
+    for at in range(0, len(whole.data), 3):
+        flip(log.disk, Table.PAYLOAD, key, at)
         payloads_refused(log, b"", whole.first_id, whole.id, after(whole.id))
-        if number == -1 and at is not None:
+        if number == -1:
             with pytest.raises(TopicDamaged):
                 last_payloads(log.store, PREFIX, 100)
             with pytest.raises(TopicDamaged):
                 find_offset(log.store, PREFIX, 5)
+        flip(log.disk, Table.PAYLOAD, key, at)
+    del log.disk.tables[Table.PAYLOAD][key]
+    payloads_refused(log, b"", whole.first_id, whole.id, after(whole.id))
 
 
 def test_payloads_that_are_too_few_too_many_or_not_in_their_places_are_refused() -> None:

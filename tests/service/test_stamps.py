@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,11 +23,11 @@ def test_a_restart_goes_on_behind_the_last_id_and_a_new_generation_at_its_floor(
     st.lists(
         st.tuples(
             st.none() | st.integers(0, 5),
-            st.sampled_from([65_535, 65_536, 65_537, 140_000]) | st.integers(1, 5),
+            st.sampled_from([65_535, 65_537, 131_073]) | st.integers(1, 5),
             st.integers(-2, 3) | st.integers(-3_600_000, 10),
             st.booleans(),
         ),
-        max_size=12,
+        max_size=6,
     ),
     st.integers(65_530, 65_536),
 )
@@ -51,7 +49,7 @@ def test_ids_rise_and_offsets_are_dense_through_any_clock_and_any_restart(
         assert first == offset
         assert last < taken[0]
         assert split_row_id(taken[0])[0] >= now
-        assert all(before < behind for before, behind in pairwise(taken))
+        assert taken == sorted(set(taken))
         offset, last = offset + count, taken[-1]
         assert (stamps.upcoming_offset, stamps.last_timestamp) == (offset, split_row_id(last)[0])
         if restart:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.errors import OncelogError, StorageUnavailable
@@ -231,7 +231,6 @@ async def drive(run: Run, told: Sequence[Ask | tuple[str, Any]]) -> None:
     await run.answered()
 
 
-@settings(deadline=None, max_examples=60)
 @given(steps, st.booleans(), st.booleans())
 def test_each_is_judged_stored_and_answered_as_if_nothing_had_joined_it(
     told: Sequence[Ask | tuple[str, Any]], keyed: bool, deduplication: bool

@@ -173,11 +173,10 @@ class Everybody(RuleBasedStateMachine):
 
 
 TestEverybody = Everybody.TestCase
-TestEverybody.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestEverybody.settings = settings(stateful_step_count=60)
 
 
 @given(mine=st.lists(st.integers(200_000, 8_000_000), min_size=60, max_size=60), yours=st.integers(200_000, 8_000_000))
-@settings(max_examples=40, deadline=None)
 def test_queues_share_by_bytes_whatever_the_size_of_their_requests(mine: list[int], yours: int) -> None:
     turns, served, gone = Turns(10**12, Later(), ahead=1), Counter[str](), list[tuple[Turn, str]]()
     first = turns.begin((("first", 10**6),))

@@ -135,12 +135,13 @@ class WrittenLog:
             self.disk.tables[Table.PAYLOAD][laying.prefix + run.id] = run.data
         return payload_ids
 
-    def _upto_bytes(self) -> int:
-        return self.runs[-1].upto_bytes if self.runs else 0
+    def _upto_bytes(self, table: Table = Table.MESSAGE, prefix: bytes | None = None) -> int:
+        prefix, rows = prefix or self.prefix, self.disk.tables[table]
+        last = max((key for key in rows if key.startswith(prefix)), default=None)
+        return 0 if last is None else decode_run(prefix, last[len(prefix) :], rows[last]).upto_bytes
 
     def _stored_bytes(self, pointer: int) -> int:
-        runs = self.stored_runs(pointer)
-        return runs[-1].upto_bytes if runs else 0
+        return self._upto_bytes(Table.PAYLOAD, pointer_key(self.prefix, pointer))
 
     def publish_stored(
         self, pointer: int, *, rolled: bool = False, producer: str | None = None, step_ms: int = 1, noted: bool = True

@@ -24,22 +24,6 @@ async def publish(house: House, pointer: int) -> None:
     await house.log.publish(PublishRequest([b"a"], write_pointer=pointer))
 
 
-@pytest.mark.parametrize("step_ms", [-26 * HOUR_MS, -HOUR_MS, HOUR_MS, 26 * HOUR_MS])
-async def test_a_transaction_times_out_when_its_time_is_over_whatever_the_clock_is_set_to(step_ms: int) -> None:
-    clock = ManualClock()
-    async with opened(Disk(), clock) as house:
-        transactions = house.transactions
-        pointers = [(await transactions.start(TransactionType.SHORT, 10_000)).write_pointer for _ in range(3)]
-        clock.ms += step_ms
-        pointers.append((await transactions.start(TransactionType.SHORT, 10_000)).write_pointer)
-        clock.seconds += 9.999
-        assert await transactions.expire_due() == 0
-        clock.ms -= step_ms
-        clock.seconds += 0.001
-        assert await transactions.expire_due() == 4
-        assert {await state(house, pointer) for pointer in pointers} == {"invalid"}
-
-
 @pytest.mark.parametrize("step_ms", [-26 * HOUR_MS, 0, 26 * HOUR_MS])
 async def test_who_takes_over_with_another_clock_gives_each_transaction_its_whole_time_anew(step_ms: int) -> None:
     disk, clock = Disk(), ManualClock()

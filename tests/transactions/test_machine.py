@@ -311,12 +311,12 @@ def one_step(machine: Transactions, random: Random, starts: int) -> None:
         move()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(12))
 def test_a_life_at_random_is_what_the_model_says(seed: int) -> None:
     """With many transactions at a time, and with few."""
     random = Random(seed)
     machine = Transactions(random.choice([1_000, 1_790_000_000_000]))
-    for _ in range(250):
+    for _ in range(200):
         one_step(machine, random, starts=(1, 2, 6)[seed % 3])
         machine.replaying_the_edits_gives_the_same_state()
         machine.the_invalid_list_is_what_is_invalid_or_aborted_and_not_acknowledged()

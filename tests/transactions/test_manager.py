@@ -274,20 +274,6 @@ async def test_a_released_manager_answers_nothing_any_more(manager: TransactionM
             await call
 
 
-async def test_starting_with_ten_thousand_invalid_transactions_takes_less_than_five_milliseconds() -> None:
-    async with opened(with_invalid(10_000)) as house:
-        manager = house.manager
-        took = []
-        for _ in range(20):
-            before = time.perf_counter()
-            transaction = await manager.start(SHORT)
-            transaction.to_bytes()
-            took.append(time.perf_counter() - before)
-            await manager.invalidate(transaction.transaction_id)  # so that the list is another one each time
-        assert len(transaction.invalids) == 10_019
-        assert min(took) < 0.005  # the others were held up by whatever else this machine does
-
-
 # --- where pointers lie
 
 
@@ -309,7 +295,7 @@ async def test_pointers_are_of_the_upper_half_of_a_millisecond_and_go_on_in_that
 
 async def test_it_says_which_pointers_it_has_forgotten_over_many_openings_and_of_none_that_it_never_knew() -> None:
     disk, clock, known, never = Disk(), ManualClock(), [], []
-    for opening in range(300):
+    for opening in range(60):
         async with opened(disk, clock, clean=opening % 2 == 0) as house:
             if opening % 3:
                 known.append((await house.manager.start(SHORT)).write_pointer)
