@@ -212,7 +212,7 @@ class NotFound(OncelogError, status=404):
 
 
 class TopicNotFound(NotFound):
-    __doc__ = "There is no such topic; create it first."
+    __doc__ = "There is no such topic: create it first. What was staged for it before it was deleted is gone."
 
 
 class TokenNotFound(NotFound):
@@ -294,10 +294,14 @@ class UnknownWritePointer(OncelogError, status=409):
 
 
 class TransactionConflict(OncelogError, status=409):
-    __doc__ = "Another transaction that committed meanwhile changed the same; roll back and try the whole transaction again."
+    __doc__ = (
+        "Another transaction that committed meanwhile changed the same, or an operator has rolled back a part of this one; "
+        "roll back and try the whole transaction again."
+    )
 
     write_pointer: int
     conflicts_with: int
+    """The other transaction."""
 
 
 class TransactionalMismatch(OncelogError, status=409):

@@ -576,11 +576,11 @@ class Service:
         return leased
 
     async def _keep_house(self, leases: Leases, topics: Topics) -> None:
-        """Reads the others' policies again and moves topics to where they belong, now and then, until cancelled."""
+        """Reads again what others have set and moves topics to where they belong, now and then, until cancelled."""
         while True:
             await asyncio.sleep(self.settings.lease_seconds / 4)
             try:
-                await topics.reread_policies()
+                await topics.reread()
                 for resource, to in leases.misplaced():
                     name = topic_of(resource)
                     assert name is not None  # nothing else is misplaced

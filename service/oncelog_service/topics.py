@@ -23,6 +23,7 @@ from oncelog.errors import (
     TopicDamaged,
     TopicExists,
     TopicNotFound,
+    TransactionConflict,
     TransactionsUnavailable,
 )
 from oncelog.wire.models import NAMESPACE_PATTERN, TOPIC_PATTERN, ListedTopic, NamespacePolicies, Topic, TransactionState
@@ -57,12 +58,13 @@ from oncelog_service.storage.keys import (
     GENERATION_SIZE,
     generation_key,
     generation_of,
+    pointer_key,
     prefix_end,
     split_topic_key,
     topic_key,
 )
 from oncelog_service.storage.port import Batch, RowDamaged, Store, StoreDamaged, Table
-from oncelog_service.storage.records import NamespaceRow, TopicRow, decode_record, encode_record
+from oncelog_service.storage.records import EndedRow, NamespaceRow, TopicRow, decode_record, encode_record
 from oncelog_service.transactions.port import Transactions
 from oncelog_service.transactions.wanted import Wanted, topic_of_participant
 
@@ -133,6 +135,8 @@ class Topics:
         self._leases = leases
         self.scans = scans
         self._policies = _read_policies(store)
+        self.rolled_back_by_hand = _read_rolled_back(store)
+        """Keys of the pointers whose messages an operator has rolled back on a topic, whether it is open or not."""
         self._opening: dict[tuple[TopicName, bool], asyncio.Task[TopicLog]] = {}
         self._open: dict[TopicName, TopicLog] = {}
         self._settling: set[asyncio.Task[None]] = set()
@@ -454,14 +458,37 @@ class Topics:
         }
         return Wanted(member, ids, frozenset(also) - without, without)
 
-    def named(self, participants: Iterable[str]) -> list[TopicName]:
-        """Returns the topics of this store among participants of a transaction; of another store's nobody here knows who may
-        write there."""
-        found, own = list[TopicName](), f"{self._store_id}:"
+    def named(self, participants: Iterable[str]) -> list[tuple[str, str, int]]:
+        """Returns the topics of this store, with their generations, among participants of a transaction; of another store's
+        nobody here knows who may write there."""
+        found, own = list[tuple[str, str, int]](), f"{self._store_id}:"
         for each in participants:
             with suppress(ValueError):  # whoever may operate enlists under any name
-                found += [topic_of_participant(each)[:2]] if each.startswith(own) else []
+                found += [topic_of_participant(each)] if each.startswith(own) else []
         return found
+
+    async def end_foreign(self, log: TopicLog, pointer: int, committed: bool) -> None:
+        """End a write pointer on an open topic at an operator's word. See :meth:`Settling.end_foreign`."""
+        try:
+            await log.settling.end_foreign(pointer, committed)
+        finally:  # also of a roll-back that is noted, and goes on when there is room
+            noted = log.topic.pointers.ended_by_hand.get(pointer)
+            if noted is not None and not noted.committed:
+                self.rolled_back_by_hand.add(pointer_key(log.topic.prefix, pointer))
+
+    def check_not_rolled_back(self, namespace: str, topic: str, generation: int, pointers: Iterable[int]) -> None:
+        """Raises TransactionConflict: the transaction of these pointers cannot commit as a whole any more.
+
+        Its service did not know it for a time, and an operator has rolled back what the topic held of it.
+        """
+        prefix = generation_key(topic_key(namespace, topic), generation)
+        for pointer in pointers:
+            if pointer_key(prefix, pointer) in self.rolled_back_by_hand:
+                raise TransactionConflict(
+                    f"an operator has rolled back on topic {namespace}/{topic} what was published under write pointer {pointer}, "
+                    "while the transaction service did not know it; roll back and try the whole transaction again",
+                    write_pointer=pointer,
+                )
 
     async def settle(self, participant: str, pointer: int, committed: bool) -> None:
         """Tell a participant of this service how a transaction ended. One that is gone has nothing to settle, nor has one whose
@@ -485,8 +512,12 @@ class Topics:
 
     # --- policies of namespaces
 
-    async def reread_policies(self) -> None:
-        """Read the policies as other processes have set them. Raises StorageUnavailable, TopicDamaged."""
+    async def reread(self) -> None:
+        """Read the policies, and what operators have rolled back, as other processes have set them.
+
+        Raises StorageUnavailable, TopicDamaged.
+        """
+        self.rolled_back_by_hand |= await read(_read_rolled_back, self._store)
         before = self._policies
         policies = await read(_read_policies, self._store)
         if self._policies is before:  # else some were set here meanwhile; the next time is soon
@@ -638,6 +669,18 @@ async def _learn_ends(log: TopicLog) -> None:
             _log.exception("transactions of a topic that was opened are not settled")
             return
         await asyncio.sleep(_AGAIN_SECONDS)
+
+
+def _read_rolled_back(store: Store) -> set[bytes]:
+    with closing(store.scan(Table.ENDED, b"", b"\xff")) as rows:
+        return {key for key, data in rows if _is_rolled_back(data)}
+
+
+def _is_rolled_back(data: bytes) -> bool:
+    try:
+        return not decode_record(EndedRow, data).committed
+    except RowDamaged:
+        return True  # its topic is not opened: nothing commits there
 
 
 def _read_policies(store: Store) -> dict[str, NamespacePolicies]:

@@ -9,14 +9,15 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 import requests
 
 from oncelog import Client
-from oncelog.errors import ProducerInTransaction, TransactionNotInProgress, TransactionsUnavailable
+from oncelog.errors import ProducerInTransaction, TransactionConflict, TransactionNotInProgress, TransactionsUnavailable
 from oncelog.wire.models import OpenedProducer
 from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import Transaction, TransactionType
@@ -57,6 +58,17 @@ class Alone:
 
     def start(self) -> None:
         self._life.enter_context(running_service(open_store=lambda: MemoryStore(self._disk), port=self._port))
+
+    @contextmanager
+    def put_back(self) -> Iterator[None]:
+        """Has an earlier store meanwhile, which knows of nothing; then the right one is found."""
+        right = self._disk
+        for disk in (Disk(), right):
+            self.stop()
+            self._disk = disk
+            self.start()
+            if disk is not right:
+                yield
 
     def stop(self) -> None:
         self._life.close()
@@ -123,6 +135,46 @@ def test_the_service_learns_of_what_ended_while_it_was_down(alone: Alone, beside
         assert beside.topic.payloads() == ["kept", "undone"], "without a transaction a poll returns everything"
         states = beside.client.transaction_states([each.write_pointer for each in (kept, undone, open_)])
         assert list(states.values()) == ["committed", "aborted", "in_progress"]
+
+
+@pytest.mark.parametrize("life", ["now", "crashed"])
+@pytest.mark.parametrize("prepares", [True, False])
+def test_what_an_operator_rolled_back_while_the_transaction_was_not_known_commits_on_no_topic(
+    alone: Alone, beside: House, life: str, prepares: bool
+) -> None:
+    begun = beside.client.start_transaction(timeout=600)
+    pointer = beside.client.checkpoint_transaction(begun.write_pointer).write_pointer
+    for name in ("t", "other"):
+        assert beside.make(name).publish_under(pointer, name).ok
+    with alone.put_back():
+        until(lambda: answered(lambda: beside.client.transaction_states([pointer])))
+        beside.client.end_held("t", pointer, committed=False)
+    if life == "crashed":
+        beside.crash()
+    until(lambda: answered(lambda: beside.client.transaction_states([pointer])))
+    move = partial(beside.client.can_commit, resource="database") if prepares else beside.client.commit_transaction
+    with pytest.raises(TransactionConflict, match="default/t") as refused:
+        move(begun.write_pointer, ())
+    assert (refused.value.definite, refused.value.write_pointer) == (True, pointer)
+    beside.client.abort_transaction(begun.write_pointer)
+    beside.service.settled()
+    assert [beside.make(name).seen(beside.client.start_transaction()) for name in ("t", "other")] == [[], []]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_end_that_an_operator_had_said_otherwise_on_a_topic_stays_there_and_is_said(
+    alone: Alone, beside: House, committed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = beside.client.start_transaction(timeout=600)
+    pointer = begun.write_pointer
+    assert publish(beside.topic, begun, "x").ok
+    with alone.put_back():
+        until(lambda: answered(lambda: beside.client.transaction_states([pointer])))
+        beside.client.end_held("t", pointer, committed=not committed)
+    with Client(alone.url) as client:  # who ends it there asks nobody who has the topic
+        (client.commit_transaction if committed else client.abort_transaction)(pointer)
+    until(lambda: any(str(pointer) in each.message for each in caplog.records if each.levelname == "ERROR"))
+    assert beside.now() == ([] if committed else ["x"])
 
 
 def test_a_service_asks_with_the_token_of_the_transaction_service() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -299,11 +300,16 @@ class Endings:
         return staged
 
     async def _open(self, topic: TopicRef) -> TopicLog:
-        """Returns the log of this generation of the topic. Raises TopicNotFound."""
-        log = await self._topics.open(topic.namespace, topic.topic, claim=True)
-        if log.row.generation != topic.generation:
-            raise TopicNotFound(f"topic {topic.namespace}/{topic.topic} was deleted and created again meanwhile")
-        return log
+        """Returns the log of this generation of the topic. Raises TopicNotFound: it was deleted since."""
+        with suppress(TopicNotFound):
+            log = await self._topics.open(topic.namespace, topic.topic, claim=True)
+            if log.row.generation == topic.generation:
+                return log
+        raise TopicNotFound(
+            f"topic {topic.namespace}/{topic.topic} was deleted after messages of this commit were taken for it, and they are "
+            "gone with it; nothing was committed: publish them again under another id, and where there is no such topic now, "
+            "create it first"
+        )
 
     async def _commit(
         self,

@@ -10,6 +10,7 @@ recovery uses. Two rules are kept here:
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -36,6 +37,8 @@ from oncelog_service.storage.keys import ROW_ID_SIZE, pointer_key, row_id
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.records import EndedRow, encode_record
 from oncelog_service.storage.runs import StoredRun, rolled_back
+
+_log = logging.getLogger(__name__)
 
 _ROLLED_BACK_AT_ONCE = 2_000
 """Messages that one write rolls back. The transaction is hidden as a whole until the last of them is."""
@@ -88,6 +91,15 @@ class Settling:
         async with self._pointers.changing(pointer):
             known = self._pointers.ended_by_hand.get(pointer)
             if known is not None:
+                if known.committed != committed and not by_hand:
+                    _log.error(
+                        "transaction %d has %s, but an operator had %s what was published under it on %s, and that stays so: it "
+                        "is not the same on all its topics",
+                        pointer,
+                        "committed" if committed else "ended without a commit",
+                        "committed" if known.committed else "rolled back",
+                        self._topic.participant,
+                    )
                 committed, by_hand = known.committed, False
             if committed:
                 with self._pointers.committed(pointer, by_hand):

@@ -538,7 +538,8 @@ def _asking(may: MayAppear | None, decide: Decide) -> Decide:
         edits = decide(state, pointer)
         transaction = state.open.get(state.roots[pointer])
         if may is not None and edits and transaction is not None and transaction.phase is not Phase.PREPARED:
-            may(dict.fromkeys(name for _, name in transaction.participants))
+            pointers = (transaction.pointer, *transaction.checkpoints)
+            may(dict.fromkeys(name for _, name in transaction.participants), pointers)
         return edits
 
     return decided

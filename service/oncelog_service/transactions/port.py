@@ -17,8 +17,9 @@ class Owned(NamedTuple):
     """Of its transaction; None: nobody with a name."""
 
 
-MayAppear = Callable[[Collection[str]], None]
-"""Raises NotAllowed, Unauthorized unless the client that commits may write to the topics of these participants."""
+MayAppear = Callable[[Collection[str], Collection[int]], None]
+"""Raises NotAllowed, Unauthorized unless the client that commits may write to the topics of these participants;
+TransactionConflict: an operator has rolled back what one of them held under one of these pointers of the transaction."""
 
 
 class Transactions(Protocol):
@@ -57,8 +58,9 @@ class Transactions(Protocol):
     ) -> None:
         """Commits, idempotently; ``changes`` as in can-commit, for a transaction that did not call it.
 
-        ``may`` is told of its participants, and raises NotAllowed or Unauthorized: the client may not have its messages appear
-        there, at this moment, and the transaction is in progress as before. Of one that is prepared its database has decided.
+        ``may`` is told of its participants and pointers, and raises: the client may not have its messages appear
+        there, at this moment, or they cannot all appear; the transaction is in progress as before. Of one that is prepared its
+        database has decided.
 
         Raises TransactionConflict, TransactionNotInProgress (aborted, invalid), TransactionNotFound.
         """

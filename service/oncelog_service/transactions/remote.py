@@ -193,7 +193,7 @@ class RemoteTransactions:
             status = await self.show(pointer)
             asked = may_touch(status.owner, by)  # else the move itself is refused, in its own words
             if asked and status.state == "in_progress" and status.resource is None:
-                may(status.participants)
+                may(status.participants, (status.write_pointer, *status.checkpoints))
 
     async def abort(self, pointer: int, unless_prepared: bool = False, by: str | None = None) -> None:
         calls = self._calls.of(by)

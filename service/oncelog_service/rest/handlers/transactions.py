@@ -265,13 +265,19 @@ def _named(call: Call) -> str | None:
 
 
 def _may_appear(call: Call) -> MayAppear | None:
-    """What judges where messages of a transaction appear; None: anywhere, or it was judged where a client asked for it."""
-    if OWNER in call.query or call.service.settings.only_transactions or call.principal.may(Right.ADMIN):
+    """What judges whether messages of a transaction may appear; None: nothing speaks against it, or it was judged where a client
+    asked for it."""
+    if OWNER in call.query or call.service.settings.only_transactions:
+        return None
+    topics, anywhere = call.service.topics, call.principal.may(Right.ADMIN)
+    if anywhere and not topics.rolled_back_by_hand:
         return None
 
-    def check(participants: Collection[str]) -> None:
-        for namespace, topic in call.service.topics.named(participants):
-            call.may_write(namespace, topic)
+    def check(participants: Collection[str], pointers: Collection[int]) -> None:
+        for namespace, topic, generation in topics.named(participants):
+            if not anywhere:
+                call.may_write(namespace, topic)
+            topics.check_not_rolled_back(namespace, topic, generation, pointers)
 
     return check
 
