@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import os
 import re
@@ -69,9 +70,11 @@ def busy() -> Iterator[None]:
             each.wait()
 
 
-def main(named: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run them, and return the status: 1 where one failed once."""
-    chosen = [*named]
+    parser = argparse.ArgumentParser(prog="python -m tests.calm", description="Run tests again and again beside busy processors.")
+    parser.add_argument("tests", nargs="*", help="as pytest names them; else those that have changed")
+    chosen: list[str] = parser.parse_args(arguments).tests
     if not chosen:
         lines = changed(_git("diff", "--unified=0", "--diff-filter=d", base(), "--", "tests"))
         chosen = [each for name, some in lines.items() for each in cases(name, (ROOT / name).read_text("utf-8"), some)]
@@ -90,4 +93,4 @@ def main(named: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.calm import cases, changed
+import pytest
+
+from tests.calm import cases, changed, main
 
 DIFF = """\
 +++ b/tests/rest/test_it.py
@@ -37,3 +39,9 @@ def test_a_test_is_changed_with_its_lines_and_all_are_with_what_they_share() -> 
     assert cases("t.py", MODULE, {5, 7, 8}) == ["t.py::test_first"]
     assert cases("t.py", MODULE, {7, 13}) == ["t.py::test_first", "t.py::test_second"]
     assert cases("t.py", MODULE, {3}) == cases("t.py", MODULE, {7, 10}) == ["t.py"]
+
+
+def test_help_is_no_name_of_a_test(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "usage" in capsys.readouterr().out

@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 
+from oncelog.errors import StorageUnavailable
 from oncelog_dedup import LastEntry, SequenceMap, Snapshot
-from oncelog_service.storage.port import Table
+from oncelog_service.log import verify as verifying
+from oncelog_service.rest.handlers import verification
+from oncelog_service.storage.memory import MemoryStore
+from oncelog_service.storage.port import Rows, StoreError, Table
 from tests.patience import PATIENCE, until
 from tests.rest.talk import TIMEOUT, Topic, assert_problem
 from tests.world.disk import Gate, flip, no_space
@@ -125,6 +129,28 @@ def test_verify_finds_a_message_that_is_stored_twice(house: House) -> None:
     found = topic.verify()
     assert (found["ok"], found["duplicates"]) == (False, 1)
     house.damaged = True
+
+
+@pytest.mark.parametrize("scans", [0, 1, 2])
+def test_a_check_of_a_store_that_cannot_be_read_is_one_error(house: House, monkeypatch: pytest.MonkeyPatch, scans: int) -> None:
+    for number in range(4):
+        house.topic.send("p", number)
+    scan, left = MemoryStore.scan, scans
+
+    def failing(store: MemoryStore, table: Table, *bounds: bytes, **options: bool) -> Rows:
+        nonlocal left
+        left -= table is Table.MESSAGE
+        if left < 0:
+            raise StoreError("planted")
+        return scan(store, table, *bounds, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(verifying, "_SLICE_ROWS", 2)
+        patched.setattr(verification, "_REPORT_EVERY", 1)
+        patched.setattr(MemoryStore, "scan", failing)
+        with pytest.raises(StorageUnavailable, match="planted"):
+            list(house.client.verify("t"))
+        assert left == -1, "it is asked for once"
 
 
 @pytest.mark.parametrize("table", [Table.TOPIC, Table.PRODUCER])

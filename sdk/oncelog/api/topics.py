@@ -166,11 +166,14 @@ class AsyncApi(TokenCalls):
     async def verify(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> AsyncIterator[tuple[int, int] | Verification]:
         """Refold the log and compare it with the live maps: (messages, of) while it goes on, the Verification last.
 
-        Raises InvalidResponse if the answer ends before it.
+        Raises StorageUnavailable, TopicDamaged: the store cannot be read; InvalidResponse if the answer ends before it.
         """
         line = b"{}"
         async for line in self._lines(topic_path(namespace, topic) + "/verify", idempotent=True):
-            if "of" in parse(dict[str, Any], line):
+            said = parse(dict[str, Any], line)
+            if "problem" in said:
+                raise from_problem(said["problem"], 500)
+            if "of" in said:
                 progress = parse(_Progress, line)
                 yield progress.messages, progress.of
         yield parse(Verification, line)

@@ -331,7 +331,8 @@ def test_a_copy_that_would_have_a_hole_or_whose_source_was_made_anew_is_refused_
             taken(*(() if cut else ("--from", "5")))
             for how in ((), ("--dry-run",), ("--gaps", "refuse")):
                 code, problem = refused(*how)
-                assert (code, problem["code"], problem["expected"], problem["received"]) == (6, "sequence_gap", 4, 5)
+                told = (code, problem["code"], problem["producer"], problem["expected"], problem["received"])
+                assert told == (6, "sequence_gap", "copy", 4, 5)
                 assert (problem["failed_message"], problem["definite"], problem.get("stored", 0)) == (0, True, 0)
         assert stored("--gaps", "allow") == 5
         client.delete_topic("t")

@@ -87,11 +87,12 @@ def parse_numbering(text: str | None, resume: bool, are_files: bool, gaps: Gaps 
 class Numbers:
     """The sequence ids of rows as they come."""
 
-    def __init__(self, numbering: Numbering, persisted: int | None = None) -> None:
-        """``persisted``: the last one that the producer had before the input began."""
+    def __init__(self, numbering: Numbering, persisted: int | None = None, producer: str | None = None) -> None:
+        """``persisted``: the last one that ``producer`` had before the input began."""
         self._first, self._is_of_the_row = numbering.first, numbering.is_of_the_row
         self._joins_on, self._is_dense = numbering.joins_on, numbering.gaps is Gaps.REFUSE
         self._persisted = persisted
+        self._producer = producer
         self._last = -1
 
     def of(self, at: int, row: Row) -> int | None:
@@ -121,6 +122,7 @@ class Numbers:
         if number > behind + 1:
             raise SequenceGap(
                 f"its sequence id is {number}, and {lacks}, or, if nothing between them is left to publish, say --gaps allow",
+                producer=self._producer,
                 expected=behind + 1,
                 received=number,
             )

@@ -117,13 +117,13 @@ def publish(
         Interrupts() as interrupts,
         opened(kind, messages or [], file, columns, numbering.by_name, interrupts) as source,
     ):
-        run = Run(session, topic, source, numbering, extras, interrupts, expect_offset, resume)
+        run = Run(session, topic, source, numbering, extras, interrupts, expect_offset, resume, producer)
         session.so_far = run.so_far
         if dry_run:
             run.persisted = None if producer is None else _persisted(session, topic, producer)
         else:
             with interrupts.let_through():
-                run.open(producer)
+                run.open()
         with telling(not session.out.as_json, topic, source.size) as tell:
             run.all(tell)
         run.report()
@@ -164,6 +164,8 @@ class Run:
     expected_offset: int | None
     """Of the first message, also of one that is passed over."""
     resume: bool
+    name: str | None
+    """Of the producer; None: it has none, or the service assigns one."""
     producer: Producer[bytes] | None = None
     """None: it is a dry run."""
     persisted: int | None = None
@@ -182,7 +184,7 @@ class Run:
     _outcomes: deque[Future[Receipt]] = field(default_factory=deque)
     _began: float = field(default_factory=time.monotonic)
 
-    def open(self, name: str | None) -> None:
+    def open(self) -> None:
         """Open the producer. It stops at the first row that is refused: one that others went past could never be sent again.
 
         Raises OncelogError; also where the topic would store again what comes again.
@@ -192,7 +194,7 @@ class Run:
             raise InvalidRequest(f"topic {namespace}/{self.topic} has deduplication off: what is resumed might be stored twice")
         producer: Producer[bytes] = Producer(
             self.topic,
-            name=name,
+            name=self.name,
             namespace=namespace,
             client=client,
             gaps="refuse" if self.numbering.is_dense(self.resume) else "allow",
@@ -203,7 +205,7 @@ class Run:
 
     def all(self, tell: Tell) -> None:
         """Send everything and wait for it. Raises the first failure; nothing is read after it."""
-        self._numbers = Numbers(self.numbering, self.persisted)
+        self._numbers = Numbers(self.numbering, self.persisted, self.name)
         send = self._look if self.producer is None else self._send
         try:
             while (rows := self._read()) is not None:
