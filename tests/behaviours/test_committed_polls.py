@@ -17,7 +17,6 @@ import requests
 from oncelog.wire.isolation import read_headers
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO
 from oncelog_service.access.grants import EVERYBODY
-from oncelog_service.log.read import polls
 from oncelog_service.rest.forward import Forwarder
 from tests.rest.talk import TIMEOUT, assert_problem, avro_poll, done
 from tests.world.house import SECOND, House
@@ -81,7 +80,6 @@ def test_a_poll_that_waits_is_woken_by_the_end_of_what_it_waits_for_and_by_nothi
 def test_who_is_held_up_is_answered_before_the_wait_is_over_and_told_by_whom(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(polls, "HELD_SECONDS", 0.1)
     house.topic.publish("a")
     house.clock.advance(SECOND)
     pointer, since = house.start("long"), house.clock.ms
@@ -96,7 +94,6 @@ def test_who_is_held_up_is_answered_before_the_wait_is_over_and_told_by_whom(
 
 
 def test_a_consumer_that_is_held_up_is_answered_and_told_the_same(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(polls, "HELD_SECONDS", 0.1)
     house.topic.publish("a")
     house.clock.advance(SECOND)
     pointer, since = house.start("long"), house.clock.ms

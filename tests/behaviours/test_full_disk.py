@@ -389,7 +389,6 @@ def test_others_that_fill_the_disk_to_the_last_byte_are_survived_too(tmp_path: P
 
 
 def test_a_roll_back_that_waits_for_room_holds_up_no_other_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncelog_service.bounds.room._PATIENCE_SECONDS", 10 * PATIENCE)
     with House(min_free_bytes=FLOOR) as house:
         aborted, committed = [house.start("long") for _ in range(12)], [house.start("long") for _ in range(2)]
         for number, pointer in enumerate(aborted):

@@ -25,7 +25,6 @@ from oncelog_service.clock import SystemClock
 from oncelog_service.service import Service
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Table
-from oncelog_service.transactions import remote
 from oncelog_service.transactions.port import Transactions
 from oncelog_service.transactions.remote import RemoteTransactions
 from tests.patience import until
@@ -193,7 +192,6 @@ def test_a_service_asks_with_the_token_of_the_transaction_service() -> None:
 
 
 def test_a_transaction_service_that_hangs_holds_up_only_what_is_transactional(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "ANSWER_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         url = f"http://127.0.0.1:{hanging.getsockname()[1]}"
         with running_service(transactions_url=url) as service:

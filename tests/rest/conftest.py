@@ -6,19 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from oncelog_service.access import audit
-from tests.patience import PATIENCE
 from tests.rest.talk import Topic
 from tests.world.service import RunningService, running_service
 
 SMALL = {"max_request_bytes": 100_000, "max_messages": 100, "max_wait_ms": 1_000}
 """Its limits."""
-
-
-@pytest.fixture
-def patient_audit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line is there before its answer also where the machine is slow."""
-    monkeypatch.setattr(audit, "_HELD_UP_SECONDS", PATIENCE)
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,6 @@ from tests.patience import until
 from tests.rest.talk import ANY, assert_problem, connected, head, read_answer
 from tests.world.service import RunningService, running_service
 
-pytestmark = pytest.mark.usefixtures("patient_audit")
-
 TOPIC = "/v1/namespaces/{namespace}/topics/{topic}"
 TX = "/v1/transactions"
 ONE = TX + "/{writePointer}"

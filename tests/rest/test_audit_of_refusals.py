@@ -19,18 +19,14 @@ import requests
 from oncelog.errors import NotServedHere
 from oncelog_service.access import audit
 from oncelog_service.access.audit import ADDRESSES, NAMELESS_LINES, NAMELESS_SECONDS, Asked, Audit
-from oncelog_service.rest import server
 from tests.access.carrying import Carrying
-from tests.patience import until
+from tests.patience import PATIENCE, until
 from tests.rest.talk import assert_problem, connected, head, read_answer
 from tests.world.certificates import Authority
 from tests.world.clock import ManualClock
 from tests.world.service import RunningService, free_port, running_service
 
-pytestmark = pytest.mark.usefixtures("patient_audit")
-
 TOKENS = "/v1/tokens"
-HELD_UP_SECONDS = audit._HELD_UP_SECONDS
 
 
 class House:
@@ -175,7 +171,6 @@ def test_what_a_stop_did_not_wait_for_leaves_a_line(house: House, monkeypatch: p
         begun.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(server, "_STOP_SECONDS", 0.1)
     monkeypatch.setattr(house.service.service.access, "revoke", never)
     with connected(house.service.url) as connection:
         connection.sendall(head("DELETE", TOKENS + "/ab12", f"authorization: Bearer {house.secret}"))
@@ -197,8 +192,11 @@ def test_what_could_not_be_passed_on_leaves_a_line(house: House, monkeypatch: py
 
 
 @pytest.mark.real
-def test_certificates_that_are_nobodys_or_have_expired_let_nobody_in_and_leave_a_line(tmp_path: Path) -> None:
+def test_certificates_that_are_nobodys_or_have_expired_let_nobody_in_and_leave_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also on a connection that was begun while the certificate held."""
+    monkeypatch.setattr(audit, "_HELD_UP_SECONDS", PATIENCE)  # a line is there before its answer also on a slow machine
     ca, clock = Authority(tmp_path), ManualClock()
     issued, alice = ca.service(), ca.issue("alice", common_names=["alice"])
     several = ca.issue("several", dns=["a.example", "b.example"])
@@ -231,11 +229,8 @@ def test_certificates_that_are_nobodys_or_have_expired_let_nobody_in_and_leave_a
 
 
 @pytest.mark.real
-def test_a_log_that_cannot_be_written_to_holds_up_nobody_and_has_its_lines_once_it_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_cannot_be_written_to_holds_up_nobody_and_has_its_lines_once_it_can(tmp_path: Path) -> None:
     """As on a disk that hangs: what holds the event loop would keep the probes from being answered, too."""
-    monkeypatch.setattr(audit, "_HELD_UP_SECONDS", HELD_UP_SECONDS)
     os.mkfifo(tmp_path / "audit")
     read = os.open(tmp_path / "audit", os.O_RDWR | os.O_NONBLOCK)
     try:

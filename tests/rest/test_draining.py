@@ -15,7 +15,6 @@ from oncelog.errors import StorageUnavailable
 from oncelog.wire.media import JSON
 from oncelog_service.bounds import room
 from oncelog_service.cluster.leases import Leases
-from oncelog_service.rest import protocol, server
 from oncelog_service.service import Service
 from oncelog_service.storage.memory import Disk, MemoryStore
 from tests.patience import PATIENCE, until
@@ -40,14 +39,6 @@ def publish(*messages: str) -> bytes:
 
 
 POLL = post(TOPIC + "/poll", wait=60_000, startFrom=2**61)
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is bounded in time has as much as the machine needs."""
-    monkeypatch.setattr(server, "_FINISH_SECONDS", PATIENCE)
-    monkeypatch.setattr(server, "_STOP_SECONDS", PATIENCE)
-    monkeypatch.setattr(protocol, "_FIRST_BYTES_SECONDS", PATIENCE)
 
 
 @contextmanager
@@ -155,7 +146,6 @@ def test_who_waits_for_messages_when_the_stop_begins_has_an_empty_answer_at_once
 # --- the end
 
 
-@pytest.mark.usefixtures("patient")
 def test_what_is_being_written_when_it_stops_is_answered_as_what_it_is() -> None:
     disk = Disk()
     with running_service(open_store=lambda: MemoryStore(disk)) as service, connected(service.url) as connection:
@@ -172,7 +162,6 @@ def test_what_is_being_written_when_it_stops_is_answered_as_what_it_is() -> None
         assert Topic(service.url, "t", create=False).payloads() == ["x"]
 
 
-@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("begun", [0, 1, 30, 90])
 def test_a_request_that_has_begun_to_arrive_or_whose_connection_has_just_been_taken_is_answered(begun: int) -> None:
     with running_service() as service, connected(service.url) as connection:
@@ -187,7 +176,6 @@ def test_a_request_that_has_begun_to_arrive_or_whose_connection_has_just_been_ta
         assert (status, headers["connection"]) == (200, "close"), body
 
 
-@pytest.mark.usefixtures("patient")
 def test_who_has_connected_and_was_not_taken_yet_when_it_stops_is_answered() -> None:
     with ExitStack() as open_, running_service() as service:
         Topic(service.url, "t").session.close()
@@ -207,10 +195,7 @@ def test_who_has_connected_and_was_not_taken_yet_when_it_stops_is_answered() -> 
         assert [read_answer(each.makefile("rb"))[0] for each in crowded] == [200] * 300
 
 
-def test_nobody_who_is_silent_holds_up_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_FINISH_SECONDS", PATIENCE)
-    monkeypatch.setattr(server, "_STOP_SECONDS", 2 * PATIENCE)
-    monkeypatch.setattr(protocol, "_FIRST_BYTES_SECONDS", 0.1)
+def test_nobody_who_is_silent_holds_up_a_stop() -> None:
     with running_service() as service, connected(service.url) as fresh, connected(service.url) as idle:
         idle.sendall(head("GET", "/livez"))
         assert read_answer(idle.makefile("rb"))[0] == 200

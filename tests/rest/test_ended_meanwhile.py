@@ -29,8 +29,6 @@ from tests.patience import until
 from tests.rest.talk import connected, head, read_answer
 from tests.world.service import RunningService, running_service
 
-pytestmark = pytest.mark.usefixtures("patient_audit")
-
 TOPIC = "/v1/namespaces/default/topics/t"
 WAITING = json.dumps({"startOffset": 0, "wait": 60_000}).encode()
 PUBLISHED = json.dumps({"messages": ["m"]}).encode()

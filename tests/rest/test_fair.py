@@ -14,7 +14,6 @@ import requests
 
 from oncelog_service import group_commit
 from oncelog_service.bounds import turns
-from oncelog_service.rest import server
 from oncelog_service.service import Service
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch
@@ -80,19 +79,12 @@ def held(service: RunningService) -> Iterator[None]:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has had a turn for long counts all the same: it is not the test's subject, and the machine may be slow."""
-    monkeypatch.setattr(turns, "OVERDUE_SECONDS", 3_600.0)
-    monkeypatch.setattr(turns, "PAUSED_SECONDS", 3_600.0)
-
-
-@pytest.fixture
-def service(patient: None) -> Iterator[RunningService]:
+def service() -> Iterator[RunningService]:
     with running_service() as service:
         yield service
 
 
-def test_a_small_request_is_in_the_next_write_and_a_flood_has_no_more_in_it_than_its_bound(patient: None) -> None:
+def test_a_small_request_is_in_the_next_write_and_a_flood_has_no_more_in_it_than_its_bound() -> None:
     store = Recorded(Disk())
     with running_service(open_store=lambda: store) as service, ThreadPoolExecutor(9) as pool:
         Topic(service.url, "loud")
@@ -163,7 +155,7 @@ def test_who_goes_while_waiting_for_a_turn_is_not_obeyed_and_gives_its_memory_ba
     assert topic.stats()["upcomingOffset"] == 0
 
 
-def test_who_may_not_any_more_when_the_turn_comes_is_refused(patient: None, tmp_path: Path) -> None:
+def test_who_may_not_any_more_when_the_turn_comes_is_refused(tmp_path: Path) -> None:
     with running_service(audit_log=tmp_path / "audit.jsonl") as service, connected(service.url) as connection:
         ada = Carrying(service.url).holding("ada", "admin")
         ada.good("PUT", "/v1/namespaces/default/topics/t", json={})
@@ -195,9 +187,8 @@ def test_a_topic_that_is_deleted_while_its_request_waits(service: RunningService
         assert topic.payloads() == [LARGE]
 
 
-def test_who_waits_when_the_service_stops_is_told_that_nothing_was_done(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_FINISH_SECONDS", 0.0)
-    monkeypatch.setattr(server, "_STOP_SECONDS", PATIENCE)
+def test_who_waits_when_the_service_stops_is_told_that_nothing_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "OVERDUE_SECONDS", 3_600.0)  # longer than a stop waits, as where turn follows on turn
     disk = Disk()
     with running_service(open_store=lambda: MemoryStore(disk)) as service, ThreadPoolExecutor(3) as pool:
         Topic(service.url).publish("before")
@@ -220,7 +211,7 @@ def test_who_waits_when_the_service_stops_is_told_that_nothing_was_done(patient:
         assert Topic(service.url, create=False).payloads() == ["before"]
 
 
-def test_one_topic_is_told_to_come_again_before_it_takes_all_the_room_to_wait(patient: None) -> None:
+def test_one_topic_is_told_to_come_again_before_it_takes_all_the_room_to_wait() -> None:
     with running_service(max_inflight_bytes=8_000_000) as service, ThreadPoolExecutor(4) as pool:
         topic, other = Topic(service.url), Topic(service.url, "other")
         with held(service):
@@ -239,7 +230,7 @@ def test_one_topic_is_told_to_come_again_before_it_takes_all_the_room_to_wait(pa
         assert service.service.traffic.refused["waiting"] == 1
 
 
-def test_after_a_failed_write_everybody_is_answered_and_nobody_waits_for_ever(patient: None) -> None:
+def test_after_a_failed_write_everybody_is_answered_and_nobody_waits_for_ever() -> None:
     disk, failed = Disk(), []
 
     def before_sync(batches: Sequence[Batch]) -> None:
@@ -261,9 +252,7 @@ def test_after_a_failed_write_everybody_is_answered_and_nobody_waits_for_ever(pa
         assert topic.verify()["ok"] is True
 
 
-def test_a_store_that_falls_behind_holds_up_what_is_large_and_not_what_is_small(
-    patient: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_falls_behind_holds_up_what_is_large_and_not_what_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     class Behind(HeldStore):
         def behind(self) -> float:
             return seconds.pop() if seconds else 0.0

@@ -11,7 +11,6 @@ import requests
 
 from oncelog.errors import StorageUnavailable
 from oncelog.wire.models import Settlement
-from oncelog_service import background as background_module
 from oncelog_service.atomic.coordinator import AtomicCommits
 from oncelog_service.background import RECENT_SECONDS, Background
 from oncelog_service.retention import Retention
@@ -28,11 +27,6 @@ TASKS = {
     "transactions": (TransactionManager, "expire_due"),
     "forgetting old outcomes": (AtomicCommits, "forget_outcomes"),
 }
-
-
-@pytest.fixture(autouse=True)
-def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background_module, "PAUSE_SECONDS", (0.0,))
 
 
 def failing_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[object]:

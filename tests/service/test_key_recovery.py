@@ -13,7 +13,6 @@ import pytest
 from oncelog.errors import TopicDamaged
 from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import TransactionType
-from oncelog_service import group_commit as writer
 from oncelog_service.log.keep.recovery import recover
 from oncelog_service.log.key_index import KeyIndex
 from oncelog_service.log.limits import Limits
@@ -26,11 +25,6 @@ from tests.patience import PATIENCE
 from tests.service.house import PREFIX, House, crashed, flip, oldest, opened
 
 FEW = Limits(snapshot_messages=7, snapshot_seconds=1_000.0)
-
-
-@pytest.fixture(autouse=True)
-def _nobody_waits_for_company(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "LAZY_SECONDS", 0.0)
 
 
 def keyed(*keys: str | None, **expectations: int | dict[str, int | None]) -> PublishRequest:

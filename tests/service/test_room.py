@@ -188,7 +188,6 @@ async def test_what_was_taken_in_counts_for_a_roll_back_and_the_other_way_round(
 
 
 async def test_where_there_is_room_the_store_is_asked_now_and_then_for_what_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "LOOK_SECONDS", 0.001)
     monkeypatch.setattr(bounds, "_TIDIED_AFTER", 3)
     asked, heard, loop = list[tuple[bool, bool]](), asyncio.Event(), asyncio.get_running_loop()
 
@@ -205,7 +204,6 @@ async def test_where_there_is_room_the_store_is_asked_now_and_then_for_what_is_m
 
 
 async def test_a_roll_back_without_room_has_the_store_asked_for_some_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "LOOK_SECONDS", 0.001)
     monkeypatch.setattr(bounds, "_TIDIED_AFTER", 10**9)
     room, asked, heard, loop = told(FLOOR * 9), list[bool](), asyncio.Event(), asyncio.get_running_loop()
 
@@ -221,7 +219,6 @@ async def test_a_roll_back_without_room_has_the_store_asked_for_some_and_ends(mo
         assert (room.state, set(asked)) == ("ok", {False}), "there is much room, but not for that"
         room.looked(11 * FLOOR, room.admitted)
         await asyncio.wait_for(waiting, 60)
-        monkeypatch.setattr(bounds, "_PATIENCE_SECONDS", 0.01)
         with pytest.raises(DiskFull, match="rolled back later"):
             await room.rewrite(FLOOR)
         assert not room.is_wanted

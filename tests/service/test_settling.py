@@ -11,7 +11,6 @@ from oncelog.errors import DiskFull, RollbackRefused
 from oncelog.wire.models import TrimTopic
 from oncelog.wire.requests import PublishRequest, Rollback
 from oncelog.wire.transaction import POINTERS_PER_MS
-from oncelog_service.bounds import room as bounds
 from oncelog_service.bounds.room import Room
 from oncelog_service.group_commit import Writer
 from oncelog_service.log import settling
@@ -59,7 +58,6 @@ async def test_large_messages_are_rolled_back_some_at_a_time(monkeypatch: pytest
 @pytest.mark.parametrize("who", ["the service", "the client", "an operator"])
 async def test_a_roll_back_without_room_is_broken_off_and_ended_later(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
     """Of several requests some are rolled back; the same call again has the others so, and never one of them twice."""
-    monkeypatch.setattr(bounds, "_PATIENCE_SECONDS", 0.01)
     disk, room = Disk(), Room(80 * SIZE)
     store = Weighed(disk)
     limits = Limits(foreign_write_pointers=True)

@@ -16,7 +16,7 @@ import pytest
 from oncelog_service.bounds.room import look
 from oncelog_service.service import Service
 from tests.behaviours.cli.support import run
-from tests.patience import PATIENCE, until
+from tests.patience import until
 from tests.rest.talk import assert_problem, done
 from tests.world.clock import ManualClock
 from tests.world.house import House
@@ -29,7 +29,6 @@ FOUR = {"topic_held", "disk_low", "subscription_lags", "producer_fenced"}
 
 @pytest.fixture
 def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    monkeypatch.setattr("oncelog_service.watch.gather._PATIENCE_SECONDS", PATIENCE)
     with House(ManualClock(), min_free_bytes=FLOOR) as house:
         yield house
 
