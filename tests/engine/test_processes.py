@@ -22,8 +22,6 @@ from tests.world.crash import ROOT, seeded
 
 pytestmark = pytest.mark.real
 
-SCHEMES = ["leveldb", "sqlite"]
-
 
 @contextmanager
 def process(url: str, function: str) -> Iterator[subprocess.Popen[str]]:
@@ -42,9 +40,8 @@ def lines_of(url: str, function: str) -> list[str]:
     return out.splitlines()
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_forked_child_has_nothing_of_its_parents_store(tmp_path: Path, scheme: str) -> None:
-    url = f"{scheme}://{tmp_path}/store"
+def test_a_forked_child_has_nothing_of_its_parents_store(tmp_path: Path) -> None:
+    url = f"leveldb://{tmp_path}/store"
     parent, refused, holder, offset = lines_of(url, "forks")
     assert refused == (
         f"True {url} is opened by process {parent}, which this one was forked from, and one process owns a store: "
@@ -107,9 +104,8 @@ def ask():
     assert re.fullmatch(said, ended.stdout)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, scheme: str) -> None:
-    url = f"{scheme}://{tmp_path}/store"
+def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
+    url = f"leveldb://{tmp_path}/store"
     acknowledged = -1
     with seeded() as rng:
         for _ in range(3):

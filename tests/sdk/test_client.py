@@ -18,7 +18,6 @@ from oncelog.errors import (
     PropertiesChanged,
     ResponseTimeout,
     StaleMessageId,
-    StorageUnavailable,
     TopicNotFound,
 )
 from oncelog.process.procedures import drive
@@ -168,23 +167,6 @@ def test_healthy_answers_and_never_raises(client: Client) -> None:
     for answer in (problem(503, "storage_unavailable"), None):
         with fake_server(lambda _, answer=answer: answer) as fake:  # type: ignore[misc]
             assert not Client(fake.url).healthy()
-
-
-def test_a_call_is_tried_again_while_that_is_safe_and_its_time_lasts() -> None:
-    answers = iter([problem(503, "storage_unavailable")] * 2)
-    with fake_server(lambda _: next(answers, Answer(200, b'["t"]'))) as fake, Client(fake.url) as client:
-        assert client.topics() == ["t"]
-        assert len(fake.requests) == 3
-    with fake_server(lambda _: problem(503, "storage_unavailable")) as fake, Client(fake.url, retry=1) as client:
-        with pytest.raises(StorageUnavailable) as caught:
-            client.topics()
-        assert caught.value.definite
-        assert len(fake.requests) >= 2
-    lost = iter([None])
-    with fake_server(lambda _: next(lost, problem(503, "storage_unavailable"))) as fake, Client(fake.url, retry=1) as client:
-        with pytest.raises(StorageUnavailable) as caught:
-            client.open_producer("t", "p")
-        assert not caught.value.definite
 
 
 def test_what_may_have_been_done_is_not_done_again() -> None:

@@ -181,25 +181,6 @@ def test_what_another_reader_was_given_is_acknowledged_and_not_delivered(client:
 # --- fenced
 
 
-def test_a_message_of_another_topic_moves_no_cursor(client: Client, filled: str) -> None:
-    other = f"{filled}-other"
-    client.create_topic(other)
-    for place in (other, filled):  # so that its id lies before the topic's last one
-        with Producer(place, client=client) as producer:
-            producer.send(b"0")
-    with Reader(other, client=client, timeout=0) as reader:
-        [foreign] = reader.read()
-    with Consumer(filled, "s", client=client, timeout=0, ack_interval=LONG) as consumer:
-        messages = consumer.receive()
-        for acknowledge in (consumer.ack, consumer.ack_async):
-            with pytest.raises(InvalidMessageId, match=f"default/{filled}, .* of default/{other}"):
-                acknowledge(foreign)
-        consumer.flush()
-        assert consumer.status().cursor == 0
-        consumer.ack(messages[3])
-        assert consumer.acknowledged == 4, "it goes on"
-
-
 def test_a_message_of_a_topic_that_was_made_anew_moves_no_cursor(client: Client, filled: str) -> None:
     with Reader(filled, client=client, timeout=0) as reader:
         former = reader.read()[0]

@@ -33,6 +33,8 @@ from tests.world.service import RunningService
 
 SERVED = Answer(body=b"{}", headers={"content-type": "application/json"})
 TOPIC = "/v1/namespaces/default/topics/t"
+STOPPED = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab"
+"""An answer of which the rest does not come."""
 
 
 @given(held=st.floats(0, 1e6), steps=st.lists(st.tuples(st.floats(0, 1e3), st.booleans())))
@@ -136,23 +138,6 @@ def stored(house: RunningService, topic: str) -> list[bytes]:
         return [each.payload for each in reader]
 
 
-@pytest.mark.usefixtures("twin")
-def test_a_sender_goes_on_where_another_one_serves_and_what_was_stuck_is_there_once(
-    house: RunningService, two: Two, name: str
-) -> None:
-    """It used to stand still as long as the client's time-out, though another one had taken over long before."""
-    turns = iter([two.elsewhere(two.urls[0]), problem(503, "storage_unavailable")])
-    two.says = lambda: next(turns, None)
-    with Client(",".join(two.urls), timeout=PATIENCE) as client, Producer(name, client=client, name="p") as producer:
-        assert [producer.send(b"%d" % number).offset for number in range(3)] == [0, 1, 2]
-        assert len(two.asked) == 3, "it was asked until it served it, and never again"
-        assert len(two.came) == 1
-        two.goes_on.set()  # what it had of the first one reaches the service only now
-        until(lambda: client.producer(name, "p").last_persisted == 2)
-        assert producer.send(b"3").offset == 3
-    assert stored(house, name) == [b"0", b"1", b"2", b"3"]
-
-
 def test_who_serves_it_and_is_slow_is_waited_for(house: RunningService, two: Two, name: str) -> None:
     """Also where another one cannot say."""
     for said in (
@@ -252,8 +237,13 @@ def test_a_poll_is_silent_only_when_its_wait_is_over(two: Two, name: str) -> Non
 
 
 @pytest.mark.usefixtures("twin")
-@pytest.mark.parametrize("secured", [False, pytest.param(True, marks=pytest.mark.real)], ids=["plain", "tls"])
-@pytest.mark.parametrize("begun", [None, b"", b"HTTP/1.1 200 OK\r\nconte", b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab"])
+@pytest.mark.parametrize(
+    ("begun", "secured"),
+    [
+        *[(None, False), (b"", False), (b"HTTP/1.1 200 OK\r\nconte", False), (STOPPED, False)],
+        *[pytest.param(begun, True, marks=pytest.mark.real) for begun in (None, STOPPED)],
+    ],
+)
 def test_wherever_it_stops_its_client_goes_on(begun: bytes | None, secured: bool, ca: Authority) -> None:
     """None: not even what is sent to it is read."""
     server = None
