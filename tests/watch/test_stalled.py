@@ -14,6 +14,7 @@ from typing import ClassVar
 import pytest
 import requests
 
+from oncelog_service.group_commit import STALLED_SECONDS
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Rows, Table
 from tests.behaviours.cli.support import run
@@ -79,8 +80,7 @@ class HangingInReading(Hanging):
 
 
 @contextmanager
-def serving(kind: type[Hanging], monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, ManualClock]]:
-    monkeypatch.setattr("oncelog_service.service.STALLED_SECONDS", 0.3)
+def serving(kind: type[Hanging]) -> Iterator[tuple[RunningService, ManualClock]]:
     disk, clock = Disk(), ManualClock()
     Hanging.goes.set()
     with running_service(open_store=lambda: kind(disk), clock=clock, cache_bytes=0) as service:
@@ -91,15 +91,14 @@ def serving(kind: type[Hanging], monkeypatch: pytest.MonkeyPatch) -> Iterator[tu
 
 
 @pytest.fixture
-def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningService, ManualClock]]:
-    with serving(Hanging, monkeypatch) as found:
+def hanging() -> Iterator[tuple[RunningService, ManualClock]]:
+    with serving(Hanging) as found:
         yield found
 
 
 def test_a_store_that_hangs_is_said_wherever_one_looks_and_no_more_once_it_answers(
-    hanging: tuple[RunningService, ManualClock], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    hanging: tuple[RunningService, ManualClock], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("oncelog_service.watch.watch.EVERY_SECONDS", 0.05)
     service, clock = hanging
     topic, url = Topic(service.url), service.url
     done(topic.request("POST", "/subscriptions", json={"name": "s", "nonce": "n"}))
@@ -112,18 +111,18 @@ def test_a_store_that_hangs_is_said_wherever_one_looks_and_no_more_once_it_answe
     with ThreadPoolExecutor(40) as pool:
         written = pool.submit(Topic(url, create=False).publish, "held up")
         read = [pool.submit(Topic(url, create=False).poll, limit=1) for _ in range(35)]  # more than there are threads
-        until(lambda: service.service.writing_seconds > 0.3)
+        until(lambda: service.service.writing_seconds > STALLED_SECONDS)
         until(lambda: sum(each.name.startswith("asyncio_") for each in threading.enumerate()) >= 6)
         assert_problem(get(url, "/readyz"), 503, "storage_unavailable")
         assert_problem(get(url, "/healthz"), 503, "storage_unavailable")
         assert get(url, "/livez").status_code == 200
-        assert metric(url, UNDER_WAY) > 0.3
+        assert metric(url, UNDER_WAY) > STALLED_SECONDS
         assert metric(url, "oncelog_store_open") == 1
         clock.advance(1_001)
         overview = get(url, "/v1/overview").json()
         assert overview["status"] == "stalled"
         [alarm] = [each for each in overview["alarms"] if each["code"] == "store_stalled"]
-        assert (alarm["severity"], alarm["about"]["stalledMs"] >= 300) == ("critical", True)
+        assert (alarm["severity"], alarm["about"]["stalledMs"] >= 1_000 * STALLED_SECONDS) == ("critical", True)
         told = run("doctor", url=url)
         assert (told.exit_code, "store_stalled" in told.output) == (12, True), told.output
         until(lambda: "what is written or read waits for it" in caplog.text)
@@ -140,26 +139,28 @@ def test_a_store_that_hangs_is_said_wherever_one_looks_and_no_more_once_it_answe
 
 
 def test_a_store_that_hangs_in_reading_alone_is_said_too_and_no_thread_is_spent_on_saying_it(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("oncelog_service.service._LOOK_SECONDS", 0.05)
-    monkeypatch.setattr("oncelog_service.watch.watch.EVERY_SECONDS", 0.05)
-    with serving(HangingInReading, monkeypatch) as (service, clock):
+    with serving(HangingInReading) as (service, clock):
         topic, url = Topic(service.url), service.url
         done(topic.request("POST", "/subscriptions", json={"name": "s", "nonce": "n"}))
         for _ in range(2):
             done(topic.publish(*["x"] * 600))
         clock.advance(600_000)  # a lag, whose first message has to be read
         Hanging.goes.clear()
-        until(lambda: service.service.reading_seconds > 0.3)
+        until(lambda: service.service.reading_seconds > STALLED_SECONDS)
         done(topic.publish("written all the same"))
         Hanging.held.clear()
         for _ in range(3):
             clock.advance(1_001)
             overview = get(url, "/v1/overview").json()
             assert overview["status"] == "stalled"
-            assert [each["about"]["stalledMs"] >= 300 for each in overview["alarms"] if each["code"] == "store_stalled"] == [True]
-            assert metric(url, READ_UNDER_WAY) > 0.3
+            assert [
+                each["about"]["stalledMs"] >= 1_000 * STALLED_SECONDS
+                for each in overview["alarms"]
+                if each["code"] == "store_stalled"
+            ] == [True]
+            assert metric(url, READ_UNDER_WAY) > STALLED_SECONDS
             assert_problem(get(url, "/readyz"), 503, "storage_unavailable")
         assert Hanging.held == {}
         until(lambda: "what is written or read waits for it" in caplog.text)
