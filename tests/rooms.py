@@ -15,6 +15,7 @@ import textwrap
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -119,6 +120,7 @@ class Walking:
         return Walk({Path(room) for room, _ in every}, stays, len(every), max((depth for _, depth in every), default=0))
 
 
+@cache
 def mechanisms(path: Path) -> set[str]:
     """Name the mechanisms that a room uses. What is only said of types does not count."""
     tree, known, found = ast.parse(path.read_text("utf-8")), dict[str, str](), set[str]()

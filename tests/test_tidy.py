@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("sdk", "service", "dedup")
@@ -64,60 +65,72 @@ SERVICE_THREADS = {
 """Who begins threads in the service; everybody else is handed workers."""
 
 
-class Function(NamedTuple):
-    """What is measured of a function."""
+class Module(NamedTuple):
+    """What the rules ask of a module, gathered in one walk through it: whole trees of all modules are too much to keep."""
 
-    name: str
-    """Its file and its qualified name."""
-    lines: int
-    parameters: int
+    says: str | None
+    """Its docstring."""
+    lines: Mapping[str, int]
+    """Of each function, methods and nested ones too."""
+    parameters: Mapping[str, int]
+    imports: set[str]
+    """All names that it imports, anywhere in it, for type checkers too."""
+    taken: set[str]
+    """Private members that it uses and does not define itself: of other modules, or of libraries."""
+    times: set[str]
+    """What it asks the machine itself for the time."""
+    threads: bool
+    """Whether it begins threads, or makes a pool of them."""
+
+
+def gathered(text: str) -> Module:
+    tree = ast.parse(text)
+    by_kind: dict[type[ast.AST], list[Any]] = defaultdict(list)
+    for node in ast.walk(tree):
+        by_kind[type(node)].append(node)
+    functions = by_kind[ast.FunctionDef] + by_kind[ast.AsyncFunctionDef]
+    called = {getattr(each.func, "id", None) or getattr(each.func, "attr", None) for each in by_kind[ast.Call]}
+    imports = {alias.name for node in by_kind[ast.Import] for alias in node.names}
+    for node in by_kind[ast.ImportFrom]:
+        imports.update((node.module, *(f"{node.module}.{alias.name}" for alias in node.names)) if node.module else ())
+    return Module(
+        ast.get_docstring(tree),
+        {f"{each.name}, line {each.lineno}": each.end_lineno - each.lineno + 1 for each in functions},
+        {f"{each.name}, line {each.lineno}": parameters(each) for each in functions},
+        imports,
+        taken(by_kind),
+        {name for name in imports if name.startswith("time.") and name[5:] in TIMES} | asked(by_kind[ast.Attribute]),
+        not called.isdisjoint(("Thread", "Threads", "ThreadPoolExecutor")),
+    )
+
+
+def parameters(function: ast.FunctionDef) -> int:
+    positional = [*function.args.posonlyargs, *function.args.args]
+    return len(positional) - (bool(positional) and positional[0].arg in ("self", "cls"))
+
+
+def taken(by_kind: Mapping[type[ast.AST], list[Any]]) -> set[str]:
+    defined = {node.name for kind in (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef) for node in by_kind[kind]}
+    defined |= {node.id for node in by_kind[ast.Name] if isinstance(node.ctx, ast.Store)}
+    used = set()
+    for node in by_kind[ast.Attribute]:
+        if node.attr.startswith("_") and not node.attr.endswith("__"):
+            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            (defined if own and isinstance(node.ctx, ast.Store) else set() if own else used).add(node.attr)
+    return used - defined - {"_asdict", "_fields", "_make", "_replace"}  # which are no secret of a named tuple
+
+
+def asked(attributes: list[ast.Attribute]) -> set[str]:
+    of = {"time": TIMES, "datetime": {"now", "utcnow"}}
+    named = ((node.value.id, node.attr) for node in attributes if isinstance(node.value, ast.Name))
+    return {f"{module}.{name}" for module, name in named if name in of.get(module, ())}
 
 
 @cache
-def modules() -> Mapping[Path, ast.Module]:
-    """The product's modules, parsed."""
-    return {path: ast.parse(path.read_text("utf-8")) for root in PRODUCT for path in sorted((ROOT / root).rglob("*.py"))}
-
-
-def functions(path: Path, node: ast.AST, outer: tuple[str, ...] = ()) -> Iterator[Function]:
-    """All functions in a module, methods and nested ones too."""
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield from functions(path, child, outer)
-            continue
-        inner = (*outer, child.name)
-        if not isinstance(child, ast.ClassDef):
-            positional = [*child.args.posonlyargs, *child.args.args]
-            parameters = len(positional) - (bool(positional) and positional[0].arg in ("self", "cls"))
-            name = f"{path.relative_to(ROOT)}:{'.'.join(inner)}"
-            yield Function(name, (child.end_lineno or 0) - child.lineno + 1, parameters)
-        yield from functions(path, child, inner)
-
-
-def measured() -> list[Function]:
-    """All functions of the product."""
-    return [function for path, tree in modules().items() for function in functions(path, tree)]
-
-
-def dotted(path: Path) -> str:
-    """A module's name, as it is imported."""
-    parts = path.relative_to(ROOT).with_suffix("").parts[1:]
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def imported() -> dict[str, set[str]]:
-    """module → modules of the product that it imports, anywhere in it, for type checkers too. Packages do not count."""
-    names = {dotted(path) for path in modules() if path.name != "__init__.py"}
-    graph: dict[str, set[str]] = {}
-    for path, tree in modules().items():
-        found: set[str] = set()
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                found.update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module is not None:
-                found.update((node.module, *(f"{node.module}.{alias.name}" for alias in node.names)))
-        graph[dotted(path)] = found & names - {dotted(path)}
-    return graph
+def modules() -> Mapping[str, Module]:
+    """The product's."""
+    paths = [path for root in PRODUCT for path in sorted((ROOT / root).rglob("*.py"))]
+    return {str(path.relative_to(ROOT)): gathered(path.read_text("utf-8")) for path in paths}
 
 
 def circle(graph: Mapping[str, set[str]]) -> list[str]:
@@ -137,99 +150,54 @@ def circle(graph: Mapping[str, set[str]]) -> list[str]:
     return next(filter(None, (search(module, []) for module in graph)), [])
 
 
-def taken(tree: ast.Module) -> set[str]:
-    """Private members that a module uses and does not define itself: of other modules, or of libraries."""
-    defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
-    used = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            defined.add(node.id)
-        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.endswith("__"):
-            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
-            (defined if own and isinstance(node.ctx, ast.Store) else set() if own else used).add(node.attr)
-    return used - defined - {"_asdict", "_fields", "_make", "_replace"}  # which are no secret of a named tuple
-
-
-def times(tree: ast.Module) -> set[str]:
-    """What a module asks the machine itself for the time."""
-    asked = {
-        node.attr
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-        if (node.value.id == "time" and node.attr in TIMES) or (node.value.id == "datetime" and node.attr in ("now", "utcnow"))
-    }
-    named = {
-        alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == "time"
-        for alias in node.names
-    }
-    return asked | named & TIMES
-
-
 def test_a_circle_is_found_where_there_is_one() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
     assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    graph = imported()
+    """Packages do not count."""
+    names = {path: path.partition("/")[2].removesuffix(".py").replace("/", ".") for path in modules()}
+    known = {name for name in names.values() if not name.endswith("__init__")}
+    graph = {name: modules()[path].imports & known - {name} for path, name in names.items()}
     assert len(graph) > 200
+    assert sum(map(len, graph.values())) > 1_000
     assert circle(graph) == []
 
 
-def test_no_function_is_longer_than_a_screen() -> None:
-    assert {function.name: function.lines for function in measured() if function.lines > MOST_LINES} == {}
-
-
-def test_no_function_takes_more_parameters_than_one_remembers() -> None:
-    assert {function.name: function.parameters for function in measured() if function.parameters > MOST_PARAMETERS} == {}
+def test_no_function_is_longer_than_a_screen_or_takes_more_parameters_than_one_remembers() -> None:
+    for path, module in modules().items():
+        assert {name: lines for name, lines in module.lines.items() if lines > MOST_LINES} == {}, path
+        assert {name: count for name, count in module.parameters.items() if count > MOST_PARAMETERS} == {}, path
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    assert [str(path.relative_to(ROOT)) for path, tree in modules().items() if ast.get_docstring(tree) is None] == []
+    assert [path for path, module in modules().items() if module.says is None] == []
 
 
 def test_no_module_takes_a_private_member_of_another_one() -> None:
-    found = {str(path.relative_to(ROOT)): taken(tree) for path, tree in modules().items()}
-    assert {name: names for name, names in found.items() if names - PRIVATE.get(name, set())} == {}
+    found = {path: module.taken - PRIVATE.get(path, set()) for path, module in modules().items()}
+    assert {path: names for path, names in found.items() if names} == {}
 
 
-def test_a_private_member_that_is_taken_is_found() -> None:
-    assert taken(ast.parse("other._lock.acquire()\nself._own = 1\nx._own")) == {"_lock"}
-
-
-def test_a_client_asks_its_clock_and_no_other() -> None:
-    found = {str(path.relative_to(ROOT)): times(tree) for path, tree in modules().items()}
-    assert {
-        name: found[name] for name in found if name.startswith("sdk/") and not name.startswith(OWN_TIME) and found[name]
-    } == {}
-
-
-def test_a_service_asks_its_clock_and_no_other() -> None:
-    found = {str(path.relative_to(ROOT)): times(tree) for path, tree in modules().items()}
-    assert {
-        name: found[name] for name in found if name.startswith("service/") and not name.startswith(SERVICE_TIME) and found[name]
-    } == {}
-    asking = {name for name in found if found[name]}
-    assert [name for name in SERVICE_TIME if not any(each.startswith(name) for each in asking)] == []
-
-
-def threads(tree: ast.Module) -> bool:
-    """Whether a module begins threads, or makes a pool of them."""
-    called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    names = {
-        each.id if isinstance(each, ast.Name) else each.attr for each in called if isinstance(each, ast.Name | ast.Attribute)
-    }
-    return not names.isdisjoint(("Thread", "Threads", "ThreadPoolExecutor"))
+def test_clients_and_services_ask_their_clocks_and_no_others() -> None:
+    found = {path: module.times for path, module in modules().items() if module.times and not path.startswith("dedup/")}
+    assert {path: names for path, names in found.items() if not path.startswith(OWN_TIME + SERVICE_TIME)} == {}
+    assert [place for place in SERVICE_TIME if not any(path.startswith(place) for path in found)] == []
 
 
 def test_a_service_begins_no_threads_but_is_handed_workers() -> None:
-    found = {str(path.relative_to(ROOT)) for path, tree in modules().items() if threads(tree)}
     of_commands = ("service/oncelog_service/cli/", "service/oncelog_service/testing/")
-    assert {name for name in found if name.startswith("service/") and not name.startswith(of_commands)} == SERVICE_THREADS
+    found = {path for path, module in modules().items() if module.threads and not path.startswith(of_commands)}
+    assert {path for path in found if path.startswith("service/")} == SERVICE_THREADS
 
 
-def test_who_asks_the_machine_for_the_time_is_found() -> None:
-    assert times(ast.parse("import time\nbegan = time.monotonic()\nself.time.sleep(1)")) == {"monotonic"}
-    assert times(ast.parse("from time import perf_counter, gmtime\nat = datetime.now(UTC)")) == {"perf_counter", "now"}
+def test_what_the_rules_are_about_is_found() -> None:
+    found = gathered(
+        "import time\nfrom time import perf_counter, gmtime\nbegan = time.monotonic()\nself.time.sleep(1)\nat = datetime.now(UTC)"
+    )
+    assert found.times == {"time.monotonic", "time.perf_counter", "datetime.now"}
+    assert gathered("other._lock.acquire()\nself._own = 1\nx._own").taken == {"_lock"}
+    found = gathered("class A:\n  def f(self, a, /, b, *, c):\n    def g(): pass\n    return pool.ThreadPoolExecutor()")
+    assert (found.parameters, found.threads) == ({"f, line 2": 2, "g, line 3": 0}, True)
+    assert found.lines == {"f, line 2": 3, "g, line 3": 1}

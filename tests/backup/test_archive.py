@@ -140,8 +140,8 @@ def test_a_table_of_the_same_name_and_other_content_is_another_one(tmp_path: Pat
 
 def test_prune_takes_away_what_nobody_needs_and_the_rest_is_whole(tmp_path: Path, store: Store, archive: Archive) -> None:
     rows = {}
-    for first in range(0, 5_000, 1_000):
-        put(store, first, 1_000)
+    for first in range(0, 1_000, 200):
+        put(store, first, 200)
         merged(store)
         rows[backup(archive, store).number] = rows_of(store)
     (archive.files / ("0" * 64)).write_bytes(b"left by a backup that was killed")
@@ -281,8 +281,10 @@ def _flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("how", [_flip, Path.unlink, lambda path: os.truncate(path, path.stat().st_size - 1)])
-@pytest.mark.parametrize("kind", [".ldb", ".log", "MANIFEST"])
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [(".ldb", _flip), (".log", Path.unlink), ("MANIFEST", lambda path: os.truncate(path, path.stat().st_size - 1))],
+)
 def test_a_damaged_file_is_named_and_restores_nothing(
     kind: str, how: Callable[[Path], None], tmp_path: Path, store: Store, archive: Archive
 ) -> None:
@@ -444,7 +446,7 @@ def test_what_is_written_while_a_backup_is_copied_is_not_in_it(tmp_path: Path, s
     before = rows_of(store)
     steps = take(archive, store, ID, 0)
     next(steps)
-    put(store, 1_000, 30_000)  # the log that was linked grows, is left, and merged into tables
+    put(store, 1_000, 10_000)  # the log that was linked grows, is left, and merged into tables
     merged(store)
     *_, found = steps
     assert isinstance(found, Backup)
@@ -552,7 +554,7 @@ def test_a_full_disk_ends_a_backup_and_leaves_those_before(tmp_path: Path, store
     assert archive.newest().number == 2
 
 
-@pytest.mark.parametrize("left", [0, 1, 3])
+@pytest.mark.parametrize("left", [0, 3])
 def test_a_backup_leaves_what_is_to_stay_free_or_ends_and_takes_away_what_it_brought(
     left: int, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
@@ -79,17 +79,6 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_file_with_a_name_that_no_store_has_is_damage_and_goes_nowhere(
-    archive: Archive, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    note = note_of(archive)
-    note["files"].append(evil(archive, name.replace("/ABSOLUTE", str(tmp_path))))
-    note["bytes"] += len(EVIL)
-    write_note(archive.notes / "000001.json", note)
-    refuses(archive, tmp_path, monkeypatch)
-
-
 def first(**values: object) -> Callable[[Note], object]:
     return lambda note: note["files"][-1].update(values)
 
@@ -118,19 +107,33 @@ CHANGES: dict[str, Callable[[Note], object]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_note_that_says_what_no_backup_does_is_damage(
-    archive: Archive, change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    note = note_of(archive)
-    CHANGES[change](note)
-    write_note(archive.notes / "000001.json", note)
-    refuses(archive, tmp_path, monkeypatch)
+TEXTS = (b"[]", b"7", b'"x"', b"[" * 200_000, b"1" * 10_000, b'{"files": {}}', b"\xff")
 
 
-@pytest.mark.parametrize("text", [b"[]", b"7", b'"x"', b"[" * 200_000, b"1" * 10_000, b'{"files": {}}', b"\xff"])
-def test_a_note_that_is_no_note_is_damage(archive: Archive, text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_note(archive.notes / "000001.json", text)
+def spoilt(archive: Archive, tmp_path: Path) -> Iterator[tuple[str, object]]:
+    """What may be wrong, and the note that says it."""
+    for name in NAMES:
+        note = note_of(archive)
+        note["files"].append(evil(archive, name.replace("/ABSOLUTE", str(tmp_path))))
+        note["bytes"] += len(EVIL)
+        yield f"a file of the name {name!r}", note
+    for what, change in CHANGES.items():
+        note = note_of(archive)
+        change(note)
+        yield what, note
+    yield from ((f"{text[:20]!r}", text) for text in TEXTS)
+
+
+def test_a_note_that_says_what_no_backup_does_is_damage(archive: Archive, tmp_path: Path) -> None:
+    for what, note in spoilt(archive, tmp_path):
+        write_note(archive.notes / "000001.json", note)
+        with pytest.raises(BackupDamaged):
+            pytest.fail(f"{what}: {archive.read(1)}")
+
+
+@pytest.mark.parametrize("what", ["a file of the name '../evil'", "a digest that is a path", repr(TEXTS[3][:20])])
+def test_what_is_damage_goes_nowhere(archive: Archive, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_note(archive.notes / "000001.json", dict(spoilt(archive, tmp_path))[what])
     refuses(archive, tmp_path, monkeypatch)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.spark.reading.offsets import (
@@ -40,7 +40,6 @@ def known(stable: int, earliest: int = 0, generation: int = 1, at_timestamp: int
 # --- the text in Spark's log
 
 
-@settings(max_examples=50)
 @given(st.dictionaries(st.text(max_size=3), st.builds(Position, *[st.integers(0, 2**62)] * 3)))
 def test_positions_come_back_from_sparks_log_as_they_were(positions: dict[str, Position]) -> None:
     assert from_json(json.loads(json.dumps(to_json(positions)))) == positions
@@ -101,7 +100,6 @@ def test_a_beginning_beyond_the_messages_is_refused_and_not_waited_for() -> None
 # --- advancing
 
 
-@settings(max_examples=50)
 @given(data=st.data())
 def test_batches_under_any_limits_cover_every_offset_exactly_once(data: st.DataObject) -> None:
     limit = data.draw(st.none() | st.integers(1, 15), "limit")

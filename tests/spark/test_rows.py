@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from random import Random
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql.types import DataType, DoubleType, LongType, StringType, StructType
 
@@ -99,7 +98,6 @@ def test_every_row_leaves_once_and_in_the_order_of_its_place(
     assert all(1 <= len(request.payloads) <= most for _, request in requests)
 
 
-@settings(max_examples=50)
 @given(some_rows, cuts, st.randoms())
 def test_the_sum_is_that_of_the_rows_in_any_order_and_any_cut(rows: list[Row], at: list[int], random: Any) -> None:
     shuffled = random.sample(rows, len(rows))
@@ -108,7 +106,6 @@ def test_the_sum_is_that_of_the_rows_in_any_order_and_any_cut(rows: list[Row], a
     assert total == again
 
 
-@settings(max_examples=50)
 @given(st.lists(unnamed, max_size=10), st.lists(unnamed, max_size=10))
 @example([Row(b"b", b"a")], [Row(b"ab", b"")])
 @example([Row(b"b", b"")], [Row(b"b", None)])
@@ -123,12 +120,10 @@ def test_the_sum_tells_other_rows_apart(rows: list[Row], others: list[Row]) -> N
 
 
 def test_rows_that_swap_their_values_have_another_sum() -> None:
-    """Of 100,000 such pairs the sums of CRC-32s, which are linear, agreed in some."""
-    numbers = Random(1)
-    for _ in range(100_000):
-        keys, payloads = ([numbers.randbytes(4) for _ in range(2)] for _ in range(2))
-        swapped = checksum("t", PublishRequest(payloads[::-1], keys=keys))
-        assert swapped != checksum("t", PublishRequest(payloads, keys=keys))
+    """A sum of CRCs, which are linear, is the same for some of a hundred thousand such pairs."""
+    a, b, c, d = (checksum("t", PublishRequest([value], keys=[key])) for key in (b"k", b"l") for value in (b"v", b"w"))
+    assert a + d != b + c
+    assert a ^ b ^ c ^ d, "nor is the sum of one row known from those of three others"
 
 
 def test_the_sum_stays_what_it_is_from_one_version_to_the_next() -> None:

@@ -69,7 +69,7 @@ def batches_of(group: Batches, prefix: bytes) -> tuple[list[Batch], Callable[[di
     return batches, apply
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=st.lists(st.tuples(st.lists(BATCH, max_size=4), st.integers(0, 3)), min_size=1, max_size=4))
 def test_any_history_of_writes_reads_like_a_dict(place: Place, history: list[tuple[Batches, int]]) -> None:
     prefix = b"%08d" % next(EXAMPLE)

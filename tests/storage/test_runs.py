@@ -12,7 +12,7 @@ from zlib import crc32
 
 import fastavro
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.wire.avro_parts import encode_tails
@@ -124,14 +124,20 @@ def rows_of(requests: Sequence[Columns], ids: Sequence[bytes], first_offset: int
     return rows
 
 
-def laid(requests: Sequence[Columns], ids: Sequence[bytes], first_offset: int = 0, pointer: int | None = None) -> list[StoredRun]:
-    laying, at = Laying(Table.MESSAGE, PREFIX, first_offset, pointer), 0
+def laid(
+    requests: Sequence[Columns], ids: Sequence[bytes], first_offset: int = 0, pointer: int | None = None, before_bytes: int = 0
+) -> list[StoredRun]:
+    laying, at = Laying(Table.MESSAGE, PREFIX, first_offset, pointer, before_bytes), 0
     for columns in requests:
         columns.write_pointer = pointer
         some = ids[at : at + len(columns.payloads)]
-        laying.add(some, encode_messages(columns, some, first_offset + at), chain_of(columns))
+        messages = encode_messages(columns, some, first_offset + at)
+        assert messages.total == sum(map(len, messages.bodies))
+        laying.add(some, messages, chain_of(columns))
         at += len(some)
-    return [decode_run(PREFIX, end, data) for end, data in laying.rows()]
+    found = [decode_run(PREFIX, end, data) for end, data in laying.rows()]
+    assert found[-1].upto_bytes == laying.upto_bytes
+    return found
 
 
 def stored(columns: Columns, ids: Sequence[bytes], first_index: int) -> list[StoredRun]:
@@ -147,14 +153,17 @@ def read(schema: Any, data: bytes) -> Any:
     return record
 
 
-@given(st.lists(columns(), min_size=1, max_size=4), st.integers(65_530, 65_536), offsets, st.sampled_from([1, 300, 2**15]))
+@given(
+    *(st.lists(columns(), min_size=1, max_size=4), st.integers(65_530, 65_536), offsets, st.sampled_from([1, 300, 2**15])),
+    st.integers(0, 2**62),
+)
 def test_requests_that_are_laid_together_read_back_message_by_message(
-    requests: list[Columns], first_seq: int, first_offset: int, run_bytes: int
+    requests: list[Columns], first_seq: int, first_offset: int, run_bytes: int, upto_bytes: int
 ) -> None:
     count = sum(len(each.payloads) for each in requests)
     ids = numbered(count, first_seq)
     with mock.patch.object(runs, "RUN_BYTES", run_bytes):
-        found = laid(requests, ids, first_offset)
+        found = laid(requests, ids, first_offset, before_bytes=upto_bytes)
     assert [row for run in found for row in decode_rows(run)] == rows_of(requests, ids, first_offset)
     before = first_offset
     for run in found:
@@ -164,11 +173,12 @@ def test_requests_that_are_laid_together_read_back_message_by_message(
         assert len(run) == 1 or run.size <= run_bytes
         assert all(each < len(run) for each in run.begins)
         assert run.flags == (TTL if any(row.ttl is not None for row in decode_rows(run)) else 0)
+        upto_bytes += sum(map(len, run.bodies()))
+        assert run.upto_bytes == upto_bytes
         before = run.end
     assert before == first_offset + count
 
 
-@settings(max_examples=60)
 @given(columns(), st.none() | pointers, offsets)
 def test_a_body_is_what_any_avro_reader_takes_for_the_message(columns: Columns, pointer: int | None, first_offset: int) -> None:
     ids = numbered(len(columns.payloads))
@@ -202,7 +212,6 @@ def test_a_run_gives_any_part_of_it(sizes: list[int], data: st.DataObject) -> No
         assert run.index_from(at + b"\x00") == sum(each < at + b"\x00" for each in ids)
 
 
-@settings(max_examples=60)
 @given(columns(), row_ids, st.sampled_from([0, 1, 2**31]), st.sampled_from([1, 300, 2**15]))
 def test_a_payload_reads_back_as_it_was_stored_here_and_by_any_avro_reader(
     columns: Columns, at: bytes, first_index: int, run_bytes: int
@@ -245,7 +254,6 @@ def test_the_row_of_a_group_says_what_is_in_it_and_that_of_a_branch_is_of_no_tra
     assert decoded.message_id == at + bytes(10)
 
 
-@settings(max_examples=40)
 @given(columns(), pointers, summaries)
 def test_rolling_back_flips_the_sign_of_the_pointer_and_nothing_else_once(
     columns: Columns, pointer: int, summary: GroupSummary
@@ -294,30 +302,9 @@ def test_what_is_laid_takes_nothing_more() -> None:
     assert len(laying) == 1
 
 
-@settings(max_examples=100)
-@given(st.lists(columns(), min_size=1, max_size=3), st.none() | pointers, st.integers(0, 2**62))
-def test_every_run_says_how_many_bytes_were_laid_up_to_it(requests: list[Columns], pointer: int | None, before: int) -> None:
-    requests = requests if pointer is None else requests[:1]
-    laying, ids = (
-        Laying(Table.MESSAGE, PREFIX, 62, pointer, before),
-        numbered(sum(len(each.payloads) for each in requests), 65_530),
-    )
-    for columns in requests:
-        own, ids = ids[: len(columns.payloads)], ids[len(columns.payloads) :]
-        messages = encode_messages(columns, own, 62)
-        laying.add(own, messages, chain_of(columns))
-        assert messages.total == sum(map(len, messages.bodies))
-    upto = before
-    for run in laying.runs:
-        upto += sum(map(len, run.bodies()))
-        assert run.upto_bytes == upto
-    assert laying.upto_bytes == upto
-
-
 # --- erased
 
 
-@settings(max_examples=150)
 @given(st.lists(columns(), min_size=1, max_size=3), st.none() | pointers, st.booleans(), st.data())
 def test_a_message_that_is_erased_keeps_its_place_and_changes_no_other(
     requests: list[Columns], pointer: int | None, is_rolled_back: bool, data: st.DataObject
@@ -346,7 +333,6 @@ def test_a_message_that_is_erased_keeps_its_place_and_changes_no_other(
             assert [own_ttl(made, at) for at in range(len(run))] == [row.ttl for row in before]
 
 
-@settings(max_examples=100)
 @given(columns(), st.data())
 def test_of_payloads_that_are_stored_apart_too(columns: Columns, data: st.DataObject) -> None:
     for run in stored(columns, numbered(len(columns.payloads)), 62):
