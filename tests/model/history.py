@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 Fate: TypeAlias = Literal["open", "there", "gone"]
 """What is known of a group: nothing, or what must be so for ever."""
@@ -83,7 +83,10 @@ class Reading:
     given: list[Found] = field(default_factory=list)
     repeats: bool = False
     """It may be given a message again, after all that came behind it."""
-    committed: bool = True
+    undone: Callable[[bytes], bool] = lambda _: False
+    """Whether it may be given this payload although that is rolled back."""
+    sees: Callable[[int], bool] = lambda _: True
+    """Whether it may be given what was written under this pointer."""
     acknowledged: int = -1
     """Up to here it is not given anything again."""
 
@@ -141,9 +144,9 @@ class History:
             assert sent.place in (NOWHERE, place), f"{sent.payload!r} was at {sent.place}, and is answered {place}"
             sent.place = place
 
-    def reading(self, name: str, topic: str, *, repeats: bool = False, committed: bool = True) -> Reading:
+    def reading(self, name: str, topic: str, **how: Any) -> Reading:
         """A reader, whatever becomes of the processes in which it reads."""
-        self.readings.append(Reading(name, topic, repeats=repeats, committed=committed))
+        self.readings.append(Reading(name, topic, **how))
         return self.readings[-1]
 
     def trims(self, topic: str, before: int) -> None:
@@ -190,6 +193,10 @@ class History:
         for reading in self.readings:
             reading.given = self._unerased(reading.topic, reading.given)
             check_reading(reading, logs[reading.topic], self.trimmed.get(reading.topic, 0))
+            given = {(reading.topic, each.payload) for each in reading.given}
+            for pointer, group in self.pointers.items():
+                early = given & {(sent.topic, sent.payload) for sent in group.messages}
+                assert not early or reading.sees(pointer), f"{reading.name} was given {early}, decided after it began"
 
     def _is_trimmed(self, sent: Sent) -> bool:
         """Whether it may be gone."""
@@ -282,7 +289,7 @@ def check_reading(reading: Reading, log: Sequence[Found], trimmed: float = 0) ->
     by_offset = {found.offset: at for at, found in enumerate(log)}
     upto = 0
     for given in reading.given:
-        if given.offset not in by_offset and (not reading.committed or given.offset < trimmed):
+        if given.offset not in by_offset and (reading.undone(given.payload) or given.offset < trimmed):
             continue  # it was rolled back, or is gone now
         assert given.offset in by_offset, f"{reading.name} was given {given}, which is not in {reading.topic}"
         at = by_offset[given.offset]

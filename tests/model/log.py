@@ -1,23 +1,16 @@
-"""What must hold of a log, by what a reader is given and by what is on disk."""
+"""What must hold of a log, by what a reader is given."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from oncelog import Client, Message, Reader, Receipt
 from oncelog.wire.models import Verification
-from oncelog_service.storage.port import Table
-from tests.model.facts import Facts
-from tests.model.maps import Entry, Tables, prefix_of, stored
 
 
 def payload_of(producer: str, sequence_id: int) -> bytes:
     """What this message says: recomputed wherever it turns up, so that no message can pass for another."""
     return f"{producer}:{sequence_id}:".encode() + b"." * (sequence_id * 7919 % 150)
-
-
-# --- as a reader is given it
 
 
 def read_log(url: str, topic: str) -> list[Message]:
@@ -97,55 +90,3 @@ def check_maps(client: Client, topic: str, log: Sequence[Message]) -> None:
         expected = (None, None, None) if last is None else (last.sequence_id, last.message_id, last.offset)
         assert (producer.last_persisted, producer.last_message_id, producer.last_offset) == expected
         assert producer.last_pushed == producer.last_persisted
-
-
-# --- as it is on disk
-
-
-def check_placed(facts: Facts, topic: str, log: Sequence[Entry]) -> None:
-    """What was acknowledged is where it was said to be, and so is what was found before."""
-    by_id = {each.message_id: each for each in log}
-    for (of, message_id), known in facts.placed.items():
-        if of == topic:
-            assert message_id in by_id, f"{topic}: {known} is gone from {message_id.hex()}"
-            assert by_id[message_id].placed == known, f"{topic}: {by_id[message_id]} is not {known}"
-    for each in log:
-        facts.placed[topic, each.message_id] = each.placed
-    for of, message_id in facts.kept:
-        assert of != topic or by_id[message_id].counts, f"{topic}: {by_id[message_id]} was answered as a duplicate, and is gone"
-
-
-def check_once(facts: Facts, topic: str, log: Sequence[Entry]) -> None:
-    """Each message was sent, was not refused, and counts once; of a request that may have happened all is there or nothing."""
-    times, counting = Counter(each.payload for each in log), Counter(each.payload for each in log if each.counts)
-    assert not counting or max(counting.values()) == 1, f"{topic}: twice there: {counting.most_common(3)}"
-    requests = defaultdict(list)
-    for sent in facts.sent:
-        if sent.topic == topic:
-            for payload in sent.request.payloads:
-                requests[payload].append(sent)
-    for each in log:
-        senders = [sent for sent in requests[each.payload] if sent.request.write_pointer == each.root and sent.possible]
-        assert senders, f"{topic}: nobody may have stored {each}"
-        assert each.producer == senders[0].request.producer
-        assert each.sequence_id is not None or times[each.payload] == 1, f"{topic}: {each} is there twice"
-    for sent in facts.sent:
-        if sent.topic == topic and not sent.stored:
-            present = [times[payload] for payload in sent.request.payloads]
-            assert present == sorted(present), f"{topic}: only the beginning of {sent.request} is there: {present}"
-            missing = [payload for payload in sent.sure if not times[payload]]
-            assert not missing, f"{topic}: acknowledged and not there: {missing} of {sent.request}"
-
-
-def check_groups(facts: Facts, tables: Tables, topic: str, log: Sequence[Entry]) -> None:
-    """A published group has one row and everything that was stored under its pointer; what is not published is not to be seen."""
-    lying, seen = stored(tables, topic), {each.payload for each in log}
-    for sent in facts.sent:
-        if sent.topic == topic and sent.stored and sent.sure:
-            group = facts.grouped.get((topic, sent.request.write_pointer or 0))
-            missing = [payload for payload in sent.sure if payload not in (lying | seen if group is None else seen)]
-            assert not missing, f"{topic}: stored, acknowledged and gone: {missing}; group {group}"
-    for (of, pointer), (row_id, messages) in facts.grouped.items():
-        if of == topic:
-            assert prefix_of(topic) + row_id in tables[Table.MESSAGE], f"the group of {pointer} is gone"
-            assert sum(each.row_id == row_id for each in log) == messages

@@ -19,13 +19,12 @@ from oncelog_service.atomic.ledger import Ledger
 from oncelog_service.log import checks
 from oncelog_service.log.groups import pointers
 from oncelog_service.log.open_topic import OpenTopic
-from oncelog_service.log.read import polls
 from oncelog_service.log.settling import Settling
 from oncelog_service.rest.routes import Call
 from oncelog_service.storage.incarnation import next_number
 from oncelog_service.storage.records import EndedRow
 from oncelog_service.transactions import decisions
-from tests.simulation.faults import Plant
+from tests.simulation.faults import Plant, a_poll_is_given_what_is_undecided
 
 
 def our_pointers_come_from_both_halves() -> Iterator[Plant]:
@@ -58,10 +57,6 @@ def a_numbered_commit_may_leave_gaps() -> Iterator[Plant]:
             return before(self, group, request, by)
 
     yield Ledger, "original", original
-
-
-def a_poll_is_given_what_is_undecided() -> Iterator[Plant]:
-    yield polls, "COMMITTED", "nothing"
 
 
 def a_short_wait_counts_as_none() -> Iterator[Plant]:

@@ -28,7 +28,7 @@ from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Table
 from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.transactions.port import Owned
-from tests.model.maps import entries
+from tests.model.rows import entries
 from tests.patience import PATIENCE
 from tests.service.house import BEGIN, PARTICIPANT, opened, turns
 from tests.world.clock import ManualClock

@@ -14,7 +14,7 @@ from oncelog.errors import UnknownWritePointer
 from oncelog.wire.requests import PublishRequest, PublishResponse, Rollback
 from oncelog_service.log.limits import Limits
 from oncelog_service.storage.memory import Disk
-from tests.model.maps import entries
+from tests.model.rows import entries
 from tests.service.house import BEGIN, House, opened
 from tests.world.clock import ManualClock
 

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from oncelog import AsyncClient, AsyncConsumer, AsyncProducer, AsyncReader
 from oncelog.api.options import Isolation
-from oncelog.errors import GroupProducerNotFound, InvalidMessageId, OncelogError, TransactionInDoubt, TransactionNotInProgress
+from oncelog.errors import (
+    GroupProducerNotFound,
+    InvalidMessageId,
+    OncelogError,
+    RollbackRefused,
+    TransactionInDoubt,
+    TransactionNotFound,
+    TransactionNotInProgress,
+)
 from oncelog.values.receipt import Receipts
-from oncelog.wire.requests import PublishRequest
-from tests.model.history import Group, Sent
+from oncelog.wire.requests import PublishRequest, PublishResponse
+from oncelog.wire.transaction import POINTERS_PER_MS, Transaction
+from tests.model.history import Group, Place, Sent
 from tests.simulation.guests import Guest
 from tests.simulation.outbox import Shop
 from tests.simulation.pipeline import Query, Source
 from tests.simulation.removal import Keeper
 from tests.simulation.worlds import LEDGER, RECORDS, TOPICS, Client, Outcome, World, found, simulate
+from tests.world.disk import Database
+from tests.world.virtual.loop import BEGAN_MS
 
-SHARED = (8, 16, 24)
-"""Seeds in which three instances share a database."""
+FOREIGN = "tephra"
 
 
 def payload(who: str, number: int) -> bytes:
@@ -203,6 +214,120 @@ class Committer(Client):
         return None
 
 
+class Drafter(Client):
+    """Publishes under a write pointer long before that is decided, or a stored group; reads as it sees; often undoes."""
+
+    def __init__(self, world: World, name: str, rows: int) -> None:
+        super().__init__(world, name)
+        self.rows, self.at = rows, 0
+
+    async def life(self) -> None:
+        async with self.world.client() as client:
+            while self.at < self.rows:
+                self.at += 1
+                await self._one(client, f"{self.name} {self.at}")
+                await asyncio.sleep(self.random.expovariate(1))
+
+    async def _one(self, client: AsyncClient, name: str) -> None:
+        history, topic = self.world.history, self.random.choice(TOPICS)
+        messages = [history.message(topic, payload(name, at)) for at in range(self.random.choice([1, 3]))]
+        group = history.begin(name, messages, beside=True)
+        transaction = await client.start_transaction(timeout=20)
+        pointer = transaction.write_pointer
+        history.pointers[pointer] = group
+        response = await self._publish(client, group, pointer, stored=self.random.random() < 0.3)
+        await self._look(client, topic, transaction, group)
+        await asyncio.sleep(self.random.uniform(0, 4))
+        if self.random.random() < 0.3:
+            await client.rollback(topic, response)
+            if len(self.world.instances) == 1:  # else the request may have gone to two of them, and come once more behind this
+                del history.pointers[pointer]
+                history.decided(group, "gone")
+                await client.commit_transaction(pointer)
+        elif self.random.random() < 0.5:
+            await client.abort_transaction(pointer)
+            history.decided(group, "gone")
+        else:
+            await client.commit_transaction(pointer)
+            history.decided(group, "there")
+            for each in group.messages:
+                history.received(each, None, None)
+
+    async def _publish(self, client: AsyncClient, group: Group, pointer: int, *, stored: bool = False) -> PublishResponse:
+        """Its messages, under numbers, so that they are there once however often they are sent."""
+        topic, said = group.messages[0].topic, [each.payload for each in group.messages]
+        request = PublishRequest(said, write_pointer=pointer, sequence_ids=range(len(said)))
+        if stored:
+            await client.store(topic, request)
+            return await client.publish_transactional(topic, PublishRequest([], write_pointer=pointer))
+        response = await client.publish_transactional(topic, request)
+        for sent, receipt in zip(group.messages, Receipts(response.receipts), strict=True):
+            assert receipt.message_id is not None
+            sent.place = Place(receipt.offset, bytes(receipt.message_id))
+        return response
+
+    async def _look(self, client: AsyncClient, topic: str, transaction: Transaction, group: Group) -> None:
+        """Read to where the transaction sees; and ask that what it was given of others be rolled back."""
+        own = {each.payload for each in group.messages}
+        undecided = set(transaction.in_progress)
+
+        def undone(said: bytes) -> bool:
+            return said in own or said.startswith(FOREIGN.encode())
+
+        def sees(pointer: int) -> bool:
+            return pointer == transaction.write_pointer or (pointer <= transaction.read_pointer and pointer not in undecided)
+
+        reading = self.world.history.reading(group.name, topic, undone=undone, sees=sees)
+        async with AsyncReader(topic, client=client, start="earliest", transaction=transaction, timeout=0) as reader:
+            async for message in reader:
+                reading.receive(found(message))
+        ours = [each for each in reading.given if each.payload in own]
+        assert len(ours) in (0, len(own)), f"{group.name} sees {ours} of its {len(own)} messages"
+        at = group.messages[0].place.offset
+        assert ours or at is None or all(each.offset < at for each in reading.given), f"{group.name} does not see itself"
+        others = [each for each in reading.given if each.payload not in own]
+        if others:
+            first, last = sorted(self.random.choices(others, k=2))
+            start, end = (int.from_bytes(each.message_id[:10]) for each in (first, last))
+            ends = start >> 16, start & 0xFFFF, end >> 16, end & 0xFFFF
+            try:
+                await client.rollback(topic, PublishResponse([], transaction.write_pointer, *ends))
+            except RollbackRefused:
+                return
+            raise AssertionError(f"{self.name} has rolled back {first} to {last}, which are of others")
+
+
+class Foreigner(Drafter):
+    """Of another transaction service, which tells this one nothing: it rolls back itself, or an operator ends its pointer.
+
+    Each step is asked for until it is answered. Should a request come once more behind its rollback, it is stored again: what is
+    held back at the end is the operator's.
+    """
+
+    _response: PublishResponse | None = None
+
+    async def life(self) -> None:
+        async with self.world.client() as client:
+            while self.at < self.rows:
+                await self._one(client, f"{self.name} {self.at}")
+                self.at, self._response = self.at + 1, None
+                await asyncio.sleep(self.random.expovariate(1))
+
+    async def _one(self, client: AsyncClient, name: str) -> None:
+        history, topic = self.world.history, TOPICS[self.at % 2]
+        group = history.begin(name, [history.message(topic, payload(name, 0))])
+        pointer = BEGAN_MS * POINTERS_PER_MS + self.at  # as Tephra counts
+        response = self._response = self._response or await self._publish(client, group, pointer)
+        await asyncio.sleep(self.random.expovariate(1))
+        committed = self.at % 3 == 0
+        if self.at % 3 == 1:
+            await client.rollback(topic, response)
+        else:
+            with suppress(TransactionNotFound):  # an answer was lost
+                await client.end_held(topic, pointer, committed=committed)
+        history.decided(group, "there" if committed else "gone")
+
+
 class Racer(Client):
     """Publishes where it has seen the end: of those that expect one offset, one wins."""
 
@@ -274,7 +399,7 @@ class Follower(Client):
     def __init__(self, world: World, name: str, topic: str, isolation: Isolation = "committed") -> None:
         super().__init__(world, name)
         self.isolation: Isolation = isolation
-        self.reading = world.history.reading(name, topic, committed=isolation == "committed")
+        self.reading = world.history.reading(name, topic, undone=lambda _: isolation == "uncommitted")
         self._last: object = None
 
     async def life(self) -> None:
@@ -312,6 +437,8 @@ def everyone(world: World) -> Sequence[Client]:
         Nameless(world, "nameless", 15),
         Twice(world, "twice", 30),
         *(Transactor(world, f"transactor{number}", 10) for number in range(2)),
+        *(Drafter(world, f"drafter{number}", 5) for number in range(2)),
+        Foreigner(world, FOREIGN, 6),
         *(Committer(world, f"committer{number}", 12) for number in range(2)),
         *(Racer(world, f"racer{number}", 10) for number in range(2)),
     ]
@@ -327,6 +454,6 @@ def followers(world: World) -> Sequence[Client]:
     ]
 
 
-def run(seed: int, say: Callable[[str], None] | None = None) -> Outcome:
-    """A seed of everything."""
-    return simulate(seed, everyone, followers, say, 3 if seed in SHARED else 1)
+def run(seed: int, say: Callable[[str], None] | None = None, beside: Database | None = None) -> Outcome:
+    """A seed of everything; in each eighth three instances share a database. ``beside``: of one, where an empty one is."""
+    return simulate(seed, everyone, followers, say, 1 if seed % 8 else 3, beside)

@@ -16,8 +16,10 @@ from oncelog_service.access.access import Access
 from oncelog_service.atomic.endings import Endings
 from oncelog_service.cluster.leases import Lease
 from oncelog_service.group_commit import Writer
+from oncelog_service.log import settling
 from oncelog_service.log.keep import recovery
 from oncelog_service.log.keep.removal import Removal
+from oncelog_service.log.read import pages, polls
 from oncelog_service.storage.memory import MemoryStore
 from oncelog_service.storage.port import Batch
 
@@ -148,6 +150,24 @@ def a_relay_numbers_anew_what_another_one_has_numbered() -> Iterator[Plant]:
     yield OutboxDatabase, "seen", seen
 
 
+def a_poll_is_given_what_is_undecided() -> Iterator[Plant]:
+    yield polls, "COMMITTED", "nothing"
+
+
+def a_transaction_sees_what_is_decided_later() -> Iterator[Plant]:
+    before = pages.sight
+    seen = {pages.Sight.UNDECIDED: pages.Sight.SEEN}
+
+    def sight(transaction: Any, pointer: int) -> pages.Sight:
+        return seen.get(found := before(transaction, pointer), found)
+
+    yield pages, "sight", sight
+
+
+def a_forged_rollback_is_answered() -> Iterator[Plant]:
+    yield settling, "_are_rolled_back", lambda *args: True
+
+
 OF_INSTANCES = {"writes_stand_on_no_lease"}
 """Faults that several instances show."""
 FAULTS: Mapping[str, Callable[[], Iterator[Plant]]] = {
@@ -168,6 +188,9 @@ FAULTS: Mapping[str, Callable[[], Iterator[Plant]]] = {
         an_erasure_is_not_on_disk,
         every_attempt_of_a_task_is_committed,
         a_relay_numbers_anew_what_another_one_has_numbered,
+        a_poll_is_given_what_is_undecided,
+        a_transaction_sees_what_is_decided_later,
+        a_forged_rollback_is_answered,
     )
 }
 

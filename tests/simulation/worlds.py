@@ -15,7 +15,7 @@ from oncelog.api.api import surrounded
 from oncelog.errors import InternalError, InvalidRequest, InvalidResponse, OncelogError, SequenceReused, TopicDamaged
 from oncelog.wire.models import Verification
 from tests.model.history import Found, History
-from tests.world.disk import FAULTS, arm, disarm
+from tests.world.disk import FAULTS, Database, arm, disarm
 from tests.world.shared import SharedDatabase
 from tests.world.virtual.chance import seeded
 from tests.world.virtual.instance import Instance, Machine
@@ -304,6 +304,8 @@ async def _judge(world: World) -> int:
             state = (await client.transaction_status(pointer)).state
             assert state in ("committed", "aborted", "invalid"), f"transaction {pointer} is {state} after a minute"
             world.history.decided(group, "there" if state == "committed" else "gone")
+        for held in await client.held():
+            await client.end_held(held.topic, held.write_pointer, committed=False)
         logs = {topic: await read_all(client, topic) for topic in (*TOPICS, LEDGER, RECORDS)}
         world.history.check(logs)
         for topic in logs:
@@ -313,9 +315,11 @@ async def _judge(world: World) -> int:
     return sum(map(len, logs.values()))
 
 
-def _instances(loop: VirtualLoop, network: Network, settings: Mapping[str, Any], count: int) -> list[Instance]:
+def _instances(
+    loop: VirtualLoop, network: Network, settings: Mapping[str, Any], count: int, beside: Database | None
+) -> list[Instance]:
     database = None if count == 1 else SharedDatabase(lambda: BEGAN_MS + int(loop.now * 1000))
-    machines = [Machine(loop, f"10.0.0.{number}") for number in range(1, count + 1)]
+    machines = [Machine(loop, f"10.0.0.{number}", beside) for number in range(1, count + 1)]
     return [Instance(f"s{at + 1}", machine, network, settings, database) for at, machine in enumerate(machines)]
 
 
@@ -325,11 +329,15 @@ def simulate(
     followers: Callable[[World], Sequence[Client]],
     say: Callable[[str], None] | None = None,
     instances: int = 1,
+    beside: Database | None = None,
 ) -> Outcome:
-    """Run a seed, with so many instances; several share a database. What fails has the last events in its notes, and the seed."""
+    """Run a seed, with so many instances; several share a database. What fails has the last events in its notes, and the seed.
+
+    ``beside``: where an empty database is, which one instance's store asks beside its memory.
+    """
     outside = Outside()
     with outside.quiet():
-        outcome = _simulated(seed, clients, followers, Trace(say), outside, instances)
+        outcome = _simulated(seed, clients, followers, Trace(say), outside, instances, beside)
     assert not outside.unraised, outside.unraised
     return outcome
 
@@ -341,6 +349,7 @@ def _simulated(
     trace: Trace,
     outside: Outside,
     instances: int,
+    beside: Database | None,
 ) -> Outcome:
     random = Random(seed)
     loop = VirtualLoop(random, trace)
@@ -350,9 +359,10 @@ def _simulated(
         "cache_bytes": random.choice([0, 2**16, 2**20]),
         "retention_seconds": 30,
         "token": ROOT,
+        "foreign_write_pointers": True,
     }
     with seeded(random):
-        world = World(loop, network, _instances(loop, network, settings, instances))
+        world = World(loop, network, _instances(loop, network, settings, instances, beside))
         try:
             messages = loop.run_until_complete(_main(world, clients, followers))
             outcome = Outcome(seed, trace.digest, trace.counts.copy(), messages, world.answered, loop.now, loop.turns)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy.util import await_only, greenlet_spawn
+from sqlalchemy.util.concurrency import in_greenlet
 
 from oncelog import Client
 from oncelog.api.api import surrounded
@@ -29,6 +30,11 @@ def clients_on_loop(network: Network, clock: Clock) -> type[Client]:
     )
 
 
+async def _done(awaited: Awaitable[T]) -> T:
+    """What a call has blocked for; or, where the loop asks itself, for a call that it watches, what it has waited for."""
+    return await_only(awaited) if in_greenlet() else await awaited
+
+
 class _Network:
     """Its operations return when those of the loop's network have."""
 
@@ -36,13 +42,13 @@ class _Network:
         self._network = network
 
     async def addresses(self, host: str, port: int, deadline: Deadline) -> Sequence[Any]:
-        return await_only(self._network.addresses(host, port, deadline))
+        return await _done(self._network.addresses(host, port, deadline))
 
     async def connect(self, address: Any, deadline: Deadline) -> Stream:
-        return _Stream(await_only(self._network.connect(address, deadline)))
+        return _Stream(await _done(self._network.connect(address, deadline)))
 
     async def to_engine(self, engine: Engine, deadline: Deadline) -> Stream:
-        return _Stream(await_only(self._network.to_engine(engine, deadline)))
+        return _Stream(await _done(self._network.to_engine(engine, deadline)))
 
 
 class _Stream:
@@ -51,7 +57,7 @@ class _Stream:
         self.is_quiet, self.close = stream.is_quiet, stream.close
 
     async def send(self, data: bytes | memoryview, deadline: Deadline) -> None:
-        await_only(self._stream.send(data, deadline))
+        await _done(self._stream.send(data, deadline))
 
     async def receive(self, most: int, deadline: Deadline) -> bytes:
-        return await_only(self._stream.receive(most, deadline))
+        return await _done(self._stream.receive(most, deadline))

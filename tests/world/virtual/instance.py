@@ -15,9 +15,11 @@ from oncelog_service.service import Service
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch
 from oncelog_service.workers import Step
+from tests.world.disk import Database, Twin
 from tests.world.shared import SharedDatabase
 from tests.world.virtual.loop import BEGAN_MS, Process, VirtualLoop
 from tests.world.virtual.network import Network
+from tests.world.virtual.trace import Trace
 from tests.world.workers import LoopWorker, LoopWorkers
 
 PORT = 7070
@@ -28,7 +30,9 @@ _LOOK_SECONDS = 0.05
 class Machine:
     """What outlives the processes on it: its address, its disk, and what its clock says."""
 
-    def __init__(self, loop: VirtualLoop, host: str) -> None:
+    def __init__(self, loop: VirtualLoop, host: str, beside: Database | None = None) -> None:
+        """``beside``: where an empty database is, which is asked beside the disk."""
+        self.beside = beside
         self.loop = loop
         self.host = host
         self.disk = Disk()
@@ -69,13 +73,17 @@ class Workers(LoopWorkers):
 class Store(MemoryStore):
     """Has each write seen."""
 
-    def __init__(self, disk: Disk, loop: VirtualLoop, name: str) -> None:
-        super().__init__(disk)
-        self._trace, self._name = loop.trace, name
+    def __init__(self, trace: Trace, name: str, *opened: Any) -> None:
+        super().__init__(*opened)
+        self._trace, self._name = trace, name
 
     def write(self, batches: Sequence[Batch]) -> None:
         self._trace.note("sync", self._name, len(batches))
         super().write(batches)
+
+
+class TwinStore(Store, Twin):
+    """Asks a database beside the disk."""
 
 
 class Instance:
@@ -155,7 +163,10 @@ class Instance:
     def _opener(self) -> Callable[[], MemoryStore]:
         if self.database is not None:
             return partial(self.database.open, self.name)
-        return partial(Store, self.machine.disk, self.loop, self.name)
+        disk, beside = self.machine.disk, self.machine.beside
+        if beside is not None:
+            return lambda: TwinStore(self.loop.trace, self.name, disk, beside())
+        return partial(Store, self.loop.trace, self.name, disk)
 
     def kill(self) -> None:
         """End the process at this moment. What it has synced is on the disk."""
