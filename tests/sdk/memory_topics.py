@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,8 +27,6 @@ class MemoryTopics(Client):
         self.most_bytes = 1 << 30
         self.failures: list[Exception] = []
         """Of the next publishes: raised after it was done."""
-        self.before_publish: list[Callable[[], None]] = []
-        """What others do just before the next publishes arrive."""
         self._epochs: dict[Place, int] = defaultdict(int)
 
     def payloads(self, topic: str, namespace: str = "default") -> list[bytes]:
@@ -56,8 +53,6 @@ class MemoryTopics(Client):
         return SimpleNamespace(epoch=self._epochs[place], last_sequence_id=log[-1][0] if log else None)
 
     def publish(self, topic: str, request: PublishRequest, namespace: str = "default") -> list[ReceiptRun]:
-        if self.before_publish:
-            self.before_publish.pop(0)()
         log, ids = self._log(topic, namespace), list(request.sequence_ids or ())
         if request.epoch != self._epochs[namespace, topic]:
             raise ProducerFenced

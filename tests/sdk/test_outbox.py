@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -12,10 +12,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from opentelemetry.sdk.trace import TracerProvider
-from sqlalchemy import Engine, StaticPool, create_engine, delete, select, text, update
+from sqlalchemy import Engine, create_engine, delete, select, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -33,9 +31,7 @@ from oncelog.errors import (
 from oncelog.process.clock import Clock
 from oncelog.sql.outbox.database import LeaseLost, OutboxDatabase
 from oncelog.sql.outbox.plan import Name
-from oncelog.sql.outbox.publishing import Publishing
 from oncelog.sql.outbox.relay import RelayStatus
-from tests.model.outbox import Committed, check
 from tests.patience import PATIENCE, until
 from tests.sdk.conftest import IN_BOTH
 from tests.sdk.memory_topics import MemoryTopics
@@ -208,126 +204,6 @@ def test_what_waits_is_counted_and_how_long(shop: Shop) -> None:
 
 
 # --- order, and nothing passed over
-
-
-POINTS = [
-    *((OutboxDatabase, name, when) for name in ("step", "_delete") for when in ("before", "after")),
-    *((Publishing, "_send", when) for when in ("before", "after")),
-]
-"""Where a relay dies: class, method, and whether before a call of it or behind that."""
-STEPS = st.one_of(
-    st.tuples(st.just("commit"), st.lists(st.sampled_from("tu"), min_size=1, max_size=7)),
-    st.tuples(st.just("roll back"), st.just("tu")),
-    st.tuples(st.just("turn"), st.integers(0, 1)),
-    st.tuples(st.just("die"), st.integers(0, 1), st.sampled_from(POINTS)),
-    st.tuples(st.just("overtaken"), st.integers(0, 1)),
-    st.tuples(st.just("answer lost"), st.integers(0, 1)),
-    st.tuples(st.just("missing"), st.booleans()),
-    st.tuples(st.just("wait"), st.sampled_from([0.5, 5.0, 9.0])),
-)
-
-
-class Died(BaseException):
-    pass
-
-
-class History:
-    """Two relays of an outbox, and what befalls them."""
-
-    def __init__(self) -> None:
-        self.time = Time()
-        self.topics = surrounded(MemoryTopics, clock=self.time.clock)("t", "u")
-        self.shop = Shop(create_engine("sqlite://", poolclass=StaticPool), self.topics)
-        self.relays = [self.relay() for _ in range(2)]
-        self.committed: list[Committed] = []
-
-    def relay(self) -> OutboxRelay:
-        return self.shop.relay(rows=3, takeover=8.0)
-
-    def commit(self, names: Sequence[str], *, rolls_back: bool = False) -> None:
-        now = float(len(self.committed))
-        messages = [(name, b"%d.%d" % (now, at)) for at, name in enumerate(names)]
-        with self.shop.engine.connect() as connection:
-            for name, payload in messages:
-                self.shop.outbox.add(connection, name, payload)
-            if not rolls_back:
-                connection.commit()
-                self.committed.append(Committed(now, now, messages))
-
-    def turn(self, which: int) -> None:
-        try:
-            self.relays[which]._turn()
-        except Died:
-            self.relays[which] = self.relay()
-
-    def die(self, which: int, point: tuple[Any, str, str]) -> None:
-        owner, name, when = point
-        original = getattr(owner, name)
-
-        def dying(*given: Any) -> None:
-            if when == "after":
-                original(*given)
-            raise Died
-
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(owner, name, dying)
-            self.turn(which)
-
-    def overtaken(self, which: int) -> None:
-        """It stands still before a request, for so long that the other one takes over."""
-
-        def others() -> None:
-            self.time.seconds += 9.0
-            for _ in range(2):
-                self.turn(1 - which)
-
-        self.topics.before_publish = [others]
-        self.turn(which)
-        self.topics.before_publish = []
-
-    def step(self, kind: str, *given: Any) -> None:
-        if kind == "roll back":
-            self.commit(*given, rolls_back=True)
-        elif kind == "answer lost":
-            self.topics.failures = [ConnectionFailed("planted")]
-            self.turn(*given)
-            self.topics.failures = []
-        elif kind == "missing":
-            self.topics.missing = {("default", "u")} if given[0] else set()
-        elif kind == "wait":
-            self.time.seconds += given[0]
-        else:
-            getattr(self, kind)(*given)
-
-    def finish(self) -> None:
-        """Everything works again, and a relay has all the time that it needs."""
-        self.topics.missing = set()
-        for _ in range(10 * (len(self.committed) + 2)):
-            self.time.seconds += 9.0
-            self.turn(0)
-            if not self.shop.left():
-                break
-        assert (self.shop.left(), self.shop.database().lease().plan) == (0, ())
-        for name in "tu":
-            check(self.committed, name, self.topics.logs["default", name])
-
-
-@pytest.mark.parametrize("point", POINTS, ids=lambda point: f"{point[2]} {point[1]}")
-def test_a_relay_that_dies_leaves_each_row_to_be_published_once(point: tuple[Any, str, str]) -> None:
-    history = History()
-    history.commit("tttuu")
-    history.turn(0)
-    history.die(0, point)
-    history.commit("tu")
-    history.finish()
-
-
-@given(st.lists(STEPS, max_size=25))
-def test_after_any_history_the_topics_have_what_was_committed_once_and_in_order(steps: list[tuple[Any, ...]]) -> None:
-    history = History()
-    for kind, *given_ in steps:
-        history.step(kind, *given_)
-    history.finish()
 
 
 def test_a_row_that_becomes_visible_behind_a_higher_one_is_published_too(postgresql: Engine, topics: MemoryTopics) -> None:

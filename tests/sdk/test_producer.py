@@ -29,7 +29,6 @@ from oncelog.errors import (
     OncelogError,
     ProducerClosed,
     ProducerStopped,
-    RequestTooLarge,
     SequenceIdNotRising,
     SequenceReused,
     TopicNotFound,
@@ -542,22 +541,6 @@ def test_a_batch_takes_as_many_requests_as_it_needs_and_waits_for_room(watched: 
 
 
 # --- expectations
-
-
-def test_a_batch_that_expects_something_is_one_request_and_all_of_it_is_stored_or_nothing(watched: Watched, checked: str) -> None:
-    with Producer(checked, client=watched, name="p", batch_max_messages=10) as producer:
-        producer.send_async(b"before it")
-        receipts = producer.send_batch([b"x"] * 50, expected_offset=1)
-        assert [len(request.payloads) for request in watched.seen] == [1, 50]
-        last = receipts[-1].message_id
-        with pytest.raises(OffsetMismatch) as caught:
-            producer.send_batch([b"y"] * 50, expected_offset=40)
-        assert (caught.value.expected, caught.value.actual) == (40, 51)
-        with pytest.raises(RequestTooLarge):
-            producer.send_batch([b"y" * 1_000_000] * 9, expected_last_id=last)
-        assert len(producer.send_batch([b"z"] * 2, expected_last_id=last)) == 2
-        assert producer.send_batch([], expected_offset=7) == producer.send_batch([]) == []
-    assert [payload for _, payload in stored(watched, checked)] == [b"before it"] + [b"x"] * 50 + [b"z"] * 2
 
 
 @of_threads
