@@ -43,12 +43,6 @@ def topics(client: Client) -> list[str]:
     return names
 
 
-@pytest.fixture(autouse=True)
-def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncelog.api.retry.FIRST_SECONDS", 0.002)
-    monkeypatch.setattr("oncelog.api.retry.LONGEST_SECONDS", 0.05)
-
-
 UNCLEAR = problem(500, "internal_error", False)
 
 

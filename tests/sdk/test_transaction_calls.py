@@ -85,9 +85,8 @@ def test_a_start_is_repeated_only_where_it_was_refused_for_now(house: RunningSer
 
 
 def test_every_call_of_an_atomic_commit_whose_answer_is_lost_is_repeated_and_is_as_once(
-    house: RunningService, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+    house: RunningService, topic: str, group: str
 ) -> None:
-    monkeypatch.setattr("oncelog.api.retry.FIRST_SECONDS", 0.002)
     with meeting(house.url, first_answers_lost()) as (client, _):
         begun = client.begin_atomic(group, timeout=20)
         assert (begun.state, begun.group) == ("in_progress", group)

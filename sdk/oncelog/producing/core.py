@@ -320,7 +320,7 @@ class Core:
             if self._parts is None:
                 self._parts = [self.queue[0].settled()]
             if self.stopped is not None:
-                detail = f"producer {self.name!r} stopped before this was sent: {self.stopped}"
+                detail = f"producer {self.name!r} stopped before this was sent: {self.stopped}; open it again"
                 self._fail(self._parts[0], ProducerStopped(detail))
                 self._replace([])
                 continue
