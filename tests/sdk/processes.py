@@ -122,24 +122,6 @@ def unnamed_producer(url: str, topic: str) -> None:
     producer.close()
 
 
-def pool(url: str, topic: str) -> None:
-    """Processes of multiprocessing send and end, and nobody flushes."""
-    producer = Producer(topic, url=url, linger=0.05)
-    producer.send(b"parent")
-
-    def work() -> None:
-        for _ in range(200):
-            producer.send_async(b"child")
-
-    context = multiprocessing.get_context("fork")
-    workers = [context.Process(target=work) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert [worker.exitcode for worker in workers] == [0, 0, 0]
-
-
 unsent: list[Producer[bytes]] = []
 
 

@@ -231,17 +231,6 @@ def test_a_commit_that_another_one_overtook_got_through_only_if_it_carried_nothi
 # --- once
 
 
-def test_an_id_that_was_aborted_is_refused_when_something_is_staged_under_it(client: Client, topics: list[str]) -> None:
-    chosen, branch = client.begin_atomic("g").id, client.begin_atomic("g", of="parent").id
-    for each in (chosen, branch):
-        client.abort_atomic(each)
-    with pytest.raises(TransactionNotInProgress) as caught, client.atomic("g", id=chosen, buffer_bytes=0) as batch:
-        batch.send(topics[0], b"1")
-    assert (caught.value.state, caught.value.reason) == ("aborted", "asked")
-    with pytest.raises(TransactionNotInProgress), client.atomic_branch("parent", "g", id=branch):
-        pass
-
-
 # --- producers
 
 

@@ -91,30 +91,25 @@ def test_a_message_that_is_refused_stops_nobody(client: Client, caplog: pytest.L
     assert said(caplog, "producer", logging.WARNING) == []
 
 
-def test_a_consumer_that_is_fenced_says_so(client: Client, filled: str, caplog: pytest.LogCaptureFixture) -> None:
-    with (
-        Consumer(filled, "s", client=client, timeout=5) as old,
-        Consumer(filled, "s", client=client),
-        pytest.raises(errors.ConsumerFenced),
-    ):
-        old.receive()
-    (line,) = said(caplog, "consumer", logging.WARNING)
-    assert line.startswith(f"a consumer of subscription 's' of default/{filled} has ended: consumer_fenced: ")
-
-
-def test_a_consumer_that_hears_in_the_background_that_it_is_fenced_says_so_once(
-    client: Client, filled: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("in_the_background", [True, False])
+def test_a_consumer_that_is_fenced_says_so_once(
+    client: Client, filled: str, caplog: pytest.LogCaptureFixture, in_the_background: bool
 ) -> None:
     old = Consumer(filled, "s", client=client, ack_interval=0.01)
     message = old.receive(1, timeout=0)[0]
     with Consumer(filled, "s", client=client):
-        old.ack_async(message)
-        until(lambda: said(caplog, "consumer", logging.WARNING))
+        if in_the_background:
+            old.ack_async(message)
+            until(lambda: said(caplog, "consumer", logging.WARNING))
+        else:
+            with pytest.raises(errors.ConsumerFenced):
+                old.ack(message)
         for _ in range(2):
             with pytest.raises(errors.ConsumerFenced):
                 old.receive(timeout=0)
     old.close()
-    assert len(said(caplog, "consumer", logging.WARNING)) == 1
+    (line,) = said(caplog, "consumer", logging.WARNING)
+    assert line.startswith(f"a consumer of subscription 's' of default/{filled} has ended: consumer_fenced: ")
 
 
 def test_nothing_is_said_where_nothing_happens(client: Client, filled: str, caplog: pytest.LogCaptureFixture) -> None:

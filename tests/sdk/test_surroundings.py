@@ -13,11 +13,9 @@ from oncelog import AsyncClient, Client
 from oncelog.api.api import surrounded
 from oncelog.errors import ConnectionFailed, OncelogError, ResponseTimeout
 from oncelog.http.sockets import CONNECT_SECONDS, Deadline
-from oncelog.process.clock import REAL, Clock
+from oncelog.process.clock import Clock
 from oncelog.process.procedures import got
 from oncelog.wire.models import Acknowledge
-from tests.patience import PATIENCE
-from tests.world.on_loop import clients_on_loop, on_loop
 
 URL = "http://10.0.0.1:7070"
 
@@ -118,37 +116,3 @@ def test_a_call_is_tried_again_over_the_network_and_by_the_clock_that_the_client
     assert (type(error), error.definite) == (ConnectionFailed, True)
     assert 1e3 - 10 < here.now <= 1e3
     assert len(here.began) > 100
-
-
-class Meeting:
-    """A network of an event loop, of one host that answers no request before a second one has come."""
-
-    def __init__(self) -> None:
-        self._requests = 0
-        self._both = asyncio.Event()
-
-    async def connect(self, address: Any, deadline: Deadline) -> Any:
-        return self
-
-    async def send(self, data: bytes, deadline: Deadline) -> None:
-        self._requests += 1
-        if self._requests == 2:
-            self._both.set()
-
-    async def receive(self, most: int, deadline: Deadline) -> bytes:
-        async with asyncio.timeout(deadline.left()):
-            await self._both.wait()
-        return b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n["default"]'
-
-    def is_quiet(self) -> bool:
-        return True
-
-    def close(self) -> None: ...
-
-
-def test_calls_of_the_twin_of_threads_are_made_side_by_side_on_one_event_loop() -> None:
-    async def both() -> list[list[str]]:
-        clients = clients_on_loop(Meeting(), REAL)
-        return await asyncio.gather(*(on_loop(clients(URL, timeout=PATIENCE, retry=0).namespaces) for _ in range(2)))
-
-    assert asyncio.run(both()) == [["default"], ["default"]]
