@@ -93,27 +93,6 @@ def test_who_is_held_up_is_answered_before_the_wait_is_over_and_told_by_whom(
     assert read_headers(done(poll(house, startOffset=1)).headers) == ("committed", None)
 
 
-def test_a_consumer_that_is_held_up_is_answered_and_told_the_same(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    house.topic.publish("a")
-    house.clock.advance(SECOND)
-    pointer, since = house.start("long"), house.clock.ms
-    house.topic.publish_under(pointer, "open")
-    epoch = house.client.open_subscription("t", "s", start=1).epoch
-
-    def receive(**body: Any) -> requests.Response:
-        return done(house.topic.request("POST", "/subscriptions/s/receive", json={"epoch": epoch} | body))
-
-    answer = receive(wait=60_000)
-    assert answer.json() == []
-    assert read_headers(answer.headers) == ("committed", (1, pointer, since, house.clock.ms))
-    house.client.seek_subscription("t", "s", 0, epoch=epoch)
-    epoch += 1
-    assert read_headers(receive().headers)[1] is None, "a page with messages ends where it likes"
-    house.end(pointer, "commit")
-    house.settle()
-    assert read_headers(receive(wait=60_000).headers)[1] is None
-
-
 def test_who_has_committed_reads_that_at_once_also_as_a_consumer(house: House) -> None:
     house.topic.publish("a")
     epoch = house.client.open_subscription("t", "s", start=1).epoch
@@ -125,17 +104,6 @@ def test_who_has_committed_reads_that_at_once_also_as_a_consumer(house: House) -
         house.end(pointer, "commit")
         answer = done(house.topic.request("POST", "/subscriptions/s/receive", json={"epoch": epoch}))
         assert [len(answer.json()), len(committed(house, startOffset=offset))] == [1, 1]
-
-
-def test_a_wait_goes_on_behind_what_was_rolled_back_and_its_answer_says_how_far_it_has_come(house: House) -> None:
-    pointer = house.start()
-    house.topic.publish_under(pointer, "undone", "undone")
-    house.end(pointer, "abort")
-    house.settle()
-    polled = house.client.poll("t", _asked(wait=1))
-    assert (list(polled.messages), polled.isolation) == ([], "committed")
-    assert polled.position is not None
-    assert house.client.poll("t", _asked(start_from=polled.position, inclusive=False)).position is None
 
 
 def test_what_is_undecided_when_it_expires_is_no_loss_until_it_is_committed(house: House) -> None:
@@ -153,9 +121,3 @@ def test_what_is_undecided_when_it_expires_is_no_loss_until_it_is_committed(hous
     problem = assert_problem(poll(house, startOffset=0, refuseExpired=True), 410, "messages_expired")
     assert (problem["first"], problem["earliest"]) == (0, 2)
     assert committed(house, startOffset=2, refuseExpired=True) == ["b"]
-
-
-def _asked(**fields: Any) -> Any:
-    from oncelog.wire.requests import ConsumeRequest
-
-    return ConsumeRequest(isolation="committed", **fields)

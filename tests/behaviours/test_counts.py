@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
 
+import pytest
 import requests
 
 from tests.access.carrying import Carrying
@@ -80,18 +82,6 @@ def test_who_has_no_name_of_its_own_is_not_counted(house: House) -> None:
     assert_full(named.request("POST", TX, json={}), "transactions", 2)
 
 
-def test_many_at_once_begin_no_more_than_there_may_be(house: House) -> None:
-    house.restart(max_transactions_per_principal=5)
-    ada = Carrying(house.service.url).make("ada", "admin")["secret"]
-
-    def start(_: int) -> requests.Response:
-        return carrying(house, ada).request("POST", TX, json={})
-
-    with ThreadPoolExecutor(16) as pool:
-        assert statuses(list(pool.map(start, range(32)))) == {200: 5, 429: 27}
-    assert len(carrying(house, ada).good("GET", TX)) == 5
-
-
 def test_a_principal_has_so_many_atomic_commits_in_progress(house: House) -> None:
     house.restart(max_transactions_per_principal=2)
     house.make()
@@ -131,8 +121,8 @@ def test_a_transaction_service_that_runs_alone_counts_for_the_clients_of_those_t
 # --- topics of a namespace
 
 
-def make(house: House, name: str, namespace: str = "default") -> requests.Response:
-    return Carrying(house.service.url).request("PUT", f"/v1/namespaces/{namespace}/topics/{name}", json={})
+def make(house: House, name: str, namespace: str = "default", secret: str | None = None) -> requests.Response:
+    return Carrying(house.service.url, secret or None).request("PUT", f"/v1/namespaces/{namespace}/topics/{name}", json={})
 
 
 def delete(house: House, name: str) -> requests.Response:
@@ -158,13 +148,6 @@ def test_a_namespace_has_so_many_topics_and_deleting_makes_room(house: House) ->
             done(make(house, "a"))  # again
         assert_full(make(house, "b"), "topics", 2, soon=False)
         assert Carrying(house.service.url).good("GET", "/v1/namespaces/default/topics") == ["a", "c"]
-
-
-def test_many_at_once_make_no_more_topics_than_there_may_be(house: House) -> None:
-    house.restart(max_topics_per_namespace=3)
-    with ThreadPoolExecutor(16) as pool:
-        assert statuses(list(pool.map(lambda number: make(house, f"t{number}"), range(24)))) == {200: 3, 429: 21}
-    assert len(Carrying(house.service.url).good("GET", "/v1/namespaces/default/topics")) == 3
 
 
 # --- producers of a topic
@@ -232,14 +215,31 @@ def test_what_a_transaction_brings_counts_until_it_is_rolled_back(house: House) 
     assert_full(topic.publish("x", producer="p", sequenceIds=[0]), "producers", 1, soon=False)
 
 
-def test_many_at_once_are_no_more_producers_than_there_may_be(house: House) -> None:
-    house.restart(max_producers_per_topic=5)
+# --- many at once
+
+
+def begin(house: House, number: int, secret: str) -> requests.Response:
+    return carrying(house, secret).request("POST", TX, json={})
+
+
+def come(house: House, number: int, _: str) -> requests.Response:
+    topic = house.aside()
+    return opening(topic, f"p{number}") if number % 2 else topic.publish("x", producer=f"p{number}", sequenceIds=[0])
+
+
+@pytest.mark.parametrize(
+    ("setting", "ask"),
+    [
+        ("max_transactions_per_principal", begin),
+        ("max_topics_per_namespace", lambda house, number, secret: make(house, f"t{number}", "other", secret)),
+        ("max_producers_per_topic", come),
+    ],
+)
+def test_many_at_once_are_no_more_than_there_may_be(
+    house: House, setting: str, ask: Callable[[House, int, str], requests.Response]
+) -> None:
+    house.restart(**{setting: 5})
     house.make()
-
-    def come(number: int) -> requests.Response:
-        topic = house.aside()
-        return opening(topic, f"p{number}") if number % 2 else topic.publish("x", producer=f"p{number}", sequenceIds=[0])
-
+    secret = Carrying(house.service.url).make("ada", "admin")["secret"] if ask is begin else ""
     with ThreadPoolExecutor(16) as pool:
-        assert statuses(list(pool.map(come, range(30)))) == {200: 5, 429: 25}
-    assert len(house.topic.good("GET", "/producers")) == 5
+        assert statuses(list(pool.map(lambda number: ask(house, number, secret), range(30)))) == {200: 5, 429: 25}

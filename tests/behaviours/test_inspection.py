@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
 import requests
 
-from oncelog.errors import OffsetOutOfRange, TransactionNotFound, TransactionNotInProgress, UnknownWritePointer
-from oncelog.wire.columns import unpack
-from oncelog.wire.models import TopicAsked
+from oncelog.errors import OffsetOutOfRange
 from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import POINTERS_PER_MS
 from tests.behaviours.cli.support import run, value
@@ -60,18 +57,6 @@ def test_rows_say_their_pointer_and_what_became_of_it_from_memory_and_from_disk(
         house.client.inspect_rows("t", 100)
 
 
-def test_reading_shows_only_what_is_committed_and_nothing_behind_what_is_undecided(
-    house: House, written: list[int | None]
-) -> None:
-    url = house.service.url
-    lines = [json.loads(line) for line in run("read", "t", "--json", "--uncommitted", url=url).stdout.splitlines()]
-    assert [(each["write_pointer"], each["state"]) for each in lines] == list(zip(written, STATES, strict=True))
-    assert run("read", "t", url=url).stdout.split() == ["plain", "committed", "s1", "s2"]
-    house.end(written[6] or 0, "abort")
-    shown = run("read", "t", "--limit", "5", url=url).stdout.split()
-    assert shown == ["plain", "committed", "s1", "s2", "behind"]
-
-
 def test_the_debugger_prints_rows_groups_and_payloads(house: House, written: list[int | None]) -> None:
     url = house.service.url
     rows = value(run("inspect", "rows", "t", "--from", "1", "--limit", "2", "--json", url=url))
@@ -97,25 +82,6 @@ def foreign(house: House) -> int:
     return house.clock.ms * POINTERS_PER_MS + 500
 
 
-def test_a_pointer_that_was_never_handed_out_stops_nobody_also_after_a_restart(house: House) -> None:
-    house.make()
-    ours = house.start()
-    for pointer in ((house.clock.ms + 5) * POINTERS_PER_MS, ours + 1, 7):
-        with pytest.raises(UnknownWritePointer):
-            publish(house, pointer, b"never")
-    publish(house, ours, b"ours")
-    house.end(ours, "commit")
-    house.restart()
-    with pytest.raises(TransactionNotInProgress):  # it was handed out, and has ended
-        publish(house, ours, b"late")
-    with pytest.raises(UnknownWritePointer):
-        publish(house, ours + 1, b"never")
-    with pytest.raises(UnknownWritePointer):
-        house.client.store("t", PublishRequest([b"never"], write_pointer=ours + 1))
-    assert house.client.held() == []
-    assert house.client.stats("t").upcoming_offset == 1
-
-
 def test_what_a_topic_holds_back_is_seen_wherever_it_stops_somebody(house: House, foreign: int) -> None:
     client, since = house.client, house.clock.ms
     client.open_subscription("t", "s")
@@ -137,31 +103,6 @@ def test_what_a_topic_holds_back_is_seen_wherever_it_stops_somebody(house: House
     metrics = requests.get(house.service.url + "/metrics", timeout=PATIENCE).text
     assert re.search(r"^oncelog_held_topics 1\.0$", metrics, re.M)
     assert re.search(r"^oncelog_held_seconds 60\.0$", metrics, re.M)
-
-
-@pytest.mark.parametrize("committed", [True, False])
-def test_an_operator_ends_a_foreign_pointer_and_nothing_comes_under_it_any_more(
-    house: House, foreign: int, committed: bool
-) -> None:
-    client, ours = house.client, house.start()
-    publish(house, foreign, b"held")
-    publish(house, None, b"behind")
-    client.end_held("t", foreign, committed=committed)
-    assert client.held() == []
-    assert client.stats("t").held_messages == 0
-    upto = client.offsets({"t": TopicAsked()})["t"].stable
-    assert list(unpack(client.read_columns("t", 0, upto).values)) == ([b"held", b"behind"] if committed else [b"behind"])
-    with pytest.raises(TransactionNotInProgress):
-        publish(house, foreign, b"zombie")
-    client.end_held("t", foreign, committed=committed)
-    with pytest.raises(TransactionNotInProgress):
-        client.end_held("t", foreign, committed=not committed)
-    with pytest.raises(TransactionNotFound):
-        client.end_held("t", foreign + 1, committed=committed)
-    publish(house, ours, b"ours")
-    with pytest.raises(TransactionNotInProgress) as refusal:  # one of our own is not ended topic by topic
-        client.end_held("t", ours, committed=True)
-    assert refusal.value.state == "in_progress"
 
 
 def test_of_a_producer_it_is_said_when_it_last_published_and_who_gave_its_name(house: House) -> None:

@@ -286,12 +286,9 @@ def policies(house: House, **said: Any) -> Iterator[None]:
     house.client.set_policies(NamespacePolicies())
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [(LIMIT, each) for each in ("0", "-1", "1.5", "", "x", "1000000000001", None)] + [(POLICY, each) for each in ("", "drop", 1)],
-)
-def test_what_is_no_limit_is_refused(house: House, name: str, value: Any) -> None:
-    assert_problem(house.topic.request("PUT", "/properties", json={name: value}), 400, "invalid_request")
+def test_what_is_no_policy_is_refused(house: House) -> None:
+    for value in ("", "drop", 1):
+        assert_problem(house.topic.request("PUT", "/properties", json={POLICY: value}), 400, "invalid_request")
 
 
 def test_of_a_request_of_many_runs_nothing_goes_to_make_room_for_itself(house: House) -> None:

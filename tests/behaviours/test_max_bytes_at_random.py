@@ -6,7 +6,7 @@ import asyncio
 from contextlib import closing
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.errors import QuotaExceeded
@@ -18,6 +18,7 @@ from oncelog_service.storage.keys import FIRST_ROW_ID
 from oncelog_service.storage.payload_rows import encode_payloads
 from oncelog_service.storage.rows import encode_messages
 from tests.behaviours.test_removal_at_random import BEGIN, Run, lives
+from tests.examples import examples
 from tests.service.house import PREFIX
 
 ERASED = 60
@@ -108,7 +109,7 @@ class Limited(Run):
             return {run.end: bytes_in(self._house.store, PREFIX, run) or 0 for run in runs if run.count}
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(st.lists(lives, min_size=1, max_size=4), st.integers(1, 2_500), st.booleans())
 def test_a_topic_never_takes_more_than_it_may(found: list[Any], limit: int, trims: bool) -> None:
     asyncio.run(Limited(MaxBytes(limit, trims)).through([BEGIN, *found]))

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import requests
 
-from oncelog.errors import TopicExists, all_errors
+from oncelog.errors import all_errors
 from tests.patience import PATIENCE
 from tests.world.service import ServiceProcess
 
@@ -78,24 +77,6 @@ def test_a_program_is_told_the_same_words_by_a_service_and_by_a_store_and_begins
     assert (plain[0], optimised[0]) == (0, 2)
     assert optimised[1] == plain[1]
     assert len(plain[1]) == len(all_errors()) + 2 * 2 * 6
-
-
-def test_the_service_answers_errors_with_their_titles_and_describes_itself(service: ServiceProcess) -> None:
-    topic = f"{service.url}/v1/namespaces/default/topics/made"
-    assert requests.put(topic, timeout=PATIENCE).status_code == 200
-    again = requests.put(topic, timeout=PATIENCE)
-    assert (again.status_code, again.json()["title"]) == (409, TopicExists.__doc__)
-    for method, address, status in (
-        ("GET", "/v1/namespaces/default/topics/none", 404),
-        ("POST", "/v1/namespaces/default/topics/made/publish", 400),
-        ("GET", "/nowhere", 404),
-        ("DELETE", "/healthz", 405),
-    ):
-        answer = requests.request(method, service.url + address, json={"messages": 7}, timeout=PATIENCE)
-        assert answer.status_code == status, answer.text
-        assert answer.json()["title"]
-    for address in ("/openapi.json", "/docs", "/console", "/metrics", "/readyz", "/v1/alarms"):
-        assert requests.get(service.url + address, timeout=PATIENCE).status_code == 200, address
 
 
 def test_the_commands_run_and_end_with_their_codes(service: ServiceProcess) -> None:

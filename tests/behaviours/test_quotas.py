@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 import requests
@@ -94,10 +93,10 @@ def test_other_properties_hold_at_once(house: House) -> None:
     assert "ratelimit" not in answer.headers
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "1.5", "", "x", "1000000000001", None, []])
-@pytest.mark.parametrize("name", [MESSAGES, BYTES])
-def test_what_is_no_quota_is_refused(house: House, name: str, value: Any) -> None:
-    assert_problem(house.topic.request("PUT", "/properties", json={name: value}), 400, "invalid_request")
+@pytest.mark.parametrize("name", [MESSAGES, BYTES, "max.bytes"])
+def test_what_is_no_quota_is_refused(house: House, name: str) -> None:
+    for value in ("0", "-1", "1.5", "", "x", "1000000000001", None, []):
+        assert_problem(house.topic.request("PUT", "/properties", json={name: value}), 400, "invalid_request")
 
 
 def commit(house: House, id_: str, parts: dict[str, int]) -> requests.Response:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.errors import MessageInTransaction, MessagesExpired, OffsetOutOfRange
@@ -25,6 +25,7 @@ from oncelog_service.log.verify import verify_log
 from oncelog_service.storage.keys import FIRST_ROW_ID
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.runs import GROUP
+from tests.examples import examples
 from tests.service.house import PREFIX, House, crashed, opened
 from tests.service.undecided import Undecided
 from tests.world.clock import ManualClock
@@ -268,7 +269,7 @@ BEGIN = [
 ]
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(st.lists(lives, min_size=1, max_size=4))
 def test_whatever_happens_readers_are_given_what_is_left_in_its_place_and_nothing_is_forgotten(found: list[Any]) -> None:
     asyncio.run(Run().through([BEGIN, *found]))

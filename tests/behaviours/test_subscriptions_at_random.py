@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.errors import ConsumerFenced, OffsetOutOfRange, SubscriptionNotFound
@@ -18,6 +18,7 @@ from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import TransactionType
 from oncelog_service.log.read.pages import AS_ONCELOG
 from oncelog_service.storage.memory import Disk
+from tests.examples import examples
 from tests.service.house import House, crashed, opened
 from tests.service.undecided import Undecided
 from tests.world.clock import ManualClock
@@ -238,7 +239,7 @@ lives = st.tuples(st.lists(steps, max_size=25), st.sampled_from(["stop", "crash"
 BEGIN = [("publish", 3, False), ("publish", 2, True), ("publish", 1, False), ("open", "a", 7), ("overreach", 0, 0), "crash"]
 
 
-@settings(max_examples=12)
+@examples(12)
 @given(st.lists(lives, min_size=1, max_size=4))
 def test_whatever_happens_a_cursor_moves_by_its_consumer_or_a_seek_and_by_nothing_else(found: list[Any]) -> None:
     asyncio.run(Run().through([BEGIN, *found]))

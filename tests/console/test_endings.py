@@ -153,23 +153,6 @@ def test_old_invalid_ones_are_forgotten_by_a_time(calls: Calls, show: Show) -> N
     assert calls.good("GET", TX, params={"state": "invalid"}) == []
 
 
-def test_a_pointer_of_another_service_is_ended_on_its_topic(show: Show) -> None:
-    with running_service(foreign_write_pointers=True) as running:
-        topic = Topic(running.url, "shared")
-        # Ours lie in the upper half of a millisecond, and begin with it.
-        counts, rolled_back = (begin(Calls(running.url, "")) - step for step in (1_000, 2_000))
-        topic.publish_under(counts, "counts")
-        topic.publish_under(rolled_back, "goes")
-        page = show("transactions", url=running.url)
-        expect(row(page, HELD, counts)).to_contain_text("not known here")
-        for pointer, action in ((counts, "Commit"), (rolled_back, "Roll back")):
-            row(page, HELD, pointer).get_by_role("button", name=action).click()
-            dialog = page.get_by_role("dialog", name=f"{action} {pointer} on default/shared?")
-            dialog.get_by_role("button", name=action).click()
-            expect(row(page, HELD, pointer)).to_have_count(0)
-        assert [each["state"]["string"] for each in topic.read()] == ["committed", "rolled_back"]
-
-
 @pytest.fixture(scope="module")
 def locked() -> Iterator[Carrying]:
     with running_service() as running:

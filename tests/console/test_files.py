@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
 import requests
@@ -16,7 +13,6 @@ import requests
 from oncelog_service.console import files
 from oncelog_service.console.files import VENDORED, console_files
 from oncelog_service.rest.handlers.console import POLICY
-from tests.docs.pages import ROOT
 from tests.rest.talk import TIMEOUT
 from tests.world.service import RunningService, running_service
 
@@ -87,15 +83,6 @@ def test_each_of_their_licences_goes_with_them() -> None:
     texts = {path.stem: path.read_text("utf-8") for path in STATIC.with_name("licences").iterdir()}
     assert texts.keys() == {each.package for each in VENDORED.values()} | {"preact"}  # which htm's file holds
     assert all("Copyright" in text for text in texts.values())
-
-
-@pytest.mark.real
-def test_the_wheel_has_the_console(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=ROOT, check=True)
-    [wheel] = tmp_path.glob("*.whl")
-    folder = STATIC.parent
-    here = {f"oncelog_service/console/{path.relative_to(folder)}" for path in folder.rglob("*.*") if path.suffix != ".pyc"}
-    assert here <= set(ZipFile(wheel).namelist())
 
 
 def test_every_file_is_sent() -> None:

@@ -9,10 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.console.browsing import IN_A_BROWSER, assert_accessible
-from tests.patience import PATIENCE
 from tests.rest.talk import Topic
-from tests.watch.test_scene import FLOOR, Day
-from tests.world.clock import ManualClock
 from tests.world.disk import arm
 from tests.world.house import House
 from tests.world.service import RunningService
@@ -57,37 +54,6 @@ def test_an_alarm_says_what_to_do_and_leads_to_what_it_is_about(service: Running
     assert_accessible(page)
     alarm.get_by_role("link").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Producers default/fenced")
-
-
-def test_on_a_bad_day_the_first_page_names_all_four_and_the_way_out(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncelog_service.watch.gather._PATIENCE_SECONDS", PATIENCE)
-    with House(ManualClock(), min_free_bytes=FLOOR) as house:
-        day = Day(house)
-        page = show(url=house.service.url)
-        alarms = page.get_by_role("region", name="Alarms").get_by_role("listitem")
-        expect(alarms).to_have_count(4)
-        for what, mend, leads in (
-            (
-                f"transaction {day.pointer} of producer loader has held default/orders back for 6 min",
-                "abort",
-                "Topics default/orders",
-            ),
-            ("are free on the disk, less than twice the floor", "Delete topics that are not needed", None),
-            ("1,800 messages are before subscription billing", "", "Subscriptions default/events"),
-            ("producer pos of default/events was refused", "", "Producers default/events"),
-        ):
-            alarm = alarms.filter(has_text=what)
-            expect(alarm.locator(".mend")).to_contain_text(mend)
-            alarm.get_by_text("Commands").click()
-            expect(alarm.get_by_label("Commands")).to_contain_text("oncelog ")
-            if leads is not None:
-                alarm.get_by_role("link").click()
-                expect(page.get_by_role("heading", level=1)).to_have_text(leads)
-                page.get_by_role("link", name="Overview").click()
-        assert_accessible(page)
-        day.follow(day.alarms()["topic_held"]["commands"][1])
-        day.over("topic_held")
-        expect(alarms).to_have_count(3)
 
 
 def test_whose_store_is_closed_says_so_on_its_first_page(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:

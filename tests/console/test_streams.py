@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.access.carrying import Carrying
-from tests.console.browsing import IN_A_BROWSER, assert_accessible, sign_in
+from oncelog.wire.requests import PublishRequest
+from oncelog_service.service import Service
+from tests.console.browsing import IN_A_BROWSER, assert_accessible
 from tests.rest.talk import Calls, Topic, assert_problem
 from tests.world.service import RunningService, running_service
 
@@ -106,9 +108,14 @@ def test_a_producer_is_forgotten_by_who_types_its_name(show: Show, service: Runn
 
 
 def test_of_many_producers_the_first_are_shown_and_more_on_demand(show: Show, service: RunningService) -> None:
-    topic = Topic(service.url, "crowd")
-    for each in range(MANY):
-        topic.send(f"p{each:04}", 1)
+    Topic(service.url, "crowd")
+
+    async def fill(service: Service) -> None:
+        log = await service.topics.open("default", "crowd")
+        names = (f"p{each:04}" for each in range(MANY))
+        await asyncio.gather(*(log.publish(PublishRequest([b"m"], name, sequence_ids=[1])) for name in names))
+
+    service.on_loop(fill)
     page = show("producers/default/crowd")
     expect(page.get_by_role("heading", name="Producers (200 and more)")).to_be_visible()
     page.get_by_label("Part of the name").fill("p1449")
@@ -237,36 +244,6 @@ def test_a_subscription_is_deleted_by_who_types_its_name(show: Show, service: Ru
     dialog.get_by_role("button", name="Delete").click()
     expect(row(page, table, "drop")).to_have_count(0)
     assert [each["name"] for each in topic.good("GET", "/subscriptions")] == ["keep"]
-
-
-def test_who_may_only_publish_sees_how_a_topic_does_and_which_right_is_missing_for_more(show: Show) -> None:
-    with running_service() as running:
-        ada = Carrying(running.url).holding("ada", "admin")
-        for name in ("mine", "theirs"):
-            ada.good("PUT", f"/v1/namespaces/default/topics/{name}")
-            ada.good("POST", f"/v1/namespaces/default/topics/{name}/subscriptions", json={"name": f"of-{name}", "nonce": "n"})
-            body = {"messages": ["m"], "producer": "w", "sequenceIds": [1]}
-            ada.good("POST", f"/v1/namespaces/default/topics/{name}/publish", json=body)
-        secret = ada.make("loader", "write:default/mine")["secret"]
-        page = show("subscriptions", url=running.url)
-        sign_in(page, secret)
-        table = page.get_by_role("table", name="Subscriptions of all topics")
-        expect(table.get_by_role("rowheader")).to_have_text(["of-mine"])
-        row(page, "Subscriptions of all topics", "of-mine").get_by_role("button", name="Move").click()
-        dialog = page.get_by_role("dialog")
-        dialog.get_by_role("combobox").select_option("the end")
-        dialog.get_by_role("button", name="Move").click()
-        expect(dialog).to_contain_text("loader lacks the grant read:default/mine")
-        dialog.get_by_role("button", name="Cancel").click()
-        page.goto(f"{running.url}/console#/producers/default/mine")
-        row(page, "Producers", "w").get_by_role("button", name="Forget").click()
-        dialog.get_by_label("Type w to go on").fill("w")
-        dialog.get_by_role("button", name="Forget").click()
-        expect(dialog).to_contain_text("loader lacks the grant manage:default/mine")
-        dialog.get_by_role("button", name="Cancel").click()
-        page.goto(f"{running.url}/console#/producers/default/theirs")
-        expect(page.get_by_role("region", name="Producers")).to_contain_text("loader lacks the grant read:default/theirs")
-        assert_accessible(page)
 
 
 def test_an_alarm_leads_to_the_one_subscription_or_producer_that_it_is_about(show: Show, service: RunningService) -> None:

@@ -245,6 +245,7 @@ def test_lists_have_what_one_may_see(house: House) -> None:
         house.admin.request("PUT", f"/v1/namespaces/{namespace}/topics/{topic}", json={})
     who = house.admin.holding("who", "read:default/a*", "write:seen/nothing")
     assert who.good("GET", "/v1/namespaces/default/topics") == ["a1", "a2"]
+    assert [each["name"] for each in who.good("GET", "/v1/namespaces/default/stats")] == ["a1", "a2"]
     assert who.good("GET", "/v1/namespaces/seen/topics") == []
     assert who.good("GET", "/v1/namespaces/hidden/topics") == []
     assert who.good("GET", "/v1/namespaces") == ["default", "seen"]

@@ -92,13 +92,13 @@ def test_a_quota_that_refuses_is_named_with_who_and_which(house: House) -> None:
 
 
 def test_what_is_shed_is_named_for_some_minutes(house: House) -> None:
-    until(lambda: house.client.overview().sample)  # what was shed is counted from the first one on
+    until(lambda: house.client.overview().sample, every=0.5)  # what was shed is counted from the first one on
     traffic = house.service.service.traffic
     traffic.refused["idle"] += 5
     assert alarms(house) == {}
     traffic.refused["requests"] += 2
     assert "requests 2 times" in alarms(house)["overloaded"].what
-    until(lambda: "overloaded" not in alarms(house) or house.clock.advance(LATELY_MS // 2))
+    until(lambda: "overloaded" not in alarms(house) or house.clock.advance(LATELY_MS // 2), every=0.5)
 
 
 def test_a_transaction_service_that_does_not_answer_is_named_with_its_address() -> None:

@@ -6,7 +6,6 @@ the letter, makes the alarm go.
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator
 from typing import Any
@@ -109,21 +108,6 @@ def test_all_four_are_named_with_their_figures(day: Day) -> None:
     assert "2 times" in day.alarms()["producer_fenced"]["what"]
 
 
-def test_the_doctor_names_all_four_and_the_way_out(day: Day) -> None:
-    day.house.clock.advance(1_001)
-    told = run("doctor", url=day.house.service.url)
-    for words in (
-        f"oncelog tx abort {day.pointer} --unless-prepared",
-        "oncelog topic delete TOPIC",
-        "oncelog subscription seek --to latest events billing",
-        "Stop one of the two",
-    ):
-        assert words in told.stdout
-    assert told.exit_code == 11
-    found = json.loads(run("doctor", "--json", url=day.house.service.url).stdout)["alarms"]
-    assert {each["code"] for each in found} >= FOUR
-
-
 def test_the_way_out_of_each_makes_it_go(day: Day) -> None:
     found = day.alarms()
     day.follow(found["topic_held"]["commands"][1])
@@ -139,15 +123,6 @@ def test_the_way_out_of_each_makes_it_go(day: Day) -> None:
     day.house.clock.advance(5 * MINUTE)
     day.over("producer_fenced")
     assert day.alarms() == {}
-
-
-def test_a_full_disk_is_critical_and_says_how_much_was_refused(day: Day) -> None:
-    day.house.disk.free = lambda: FLOOR - 1
-    day.house.service.on_loop(looked)
-    assert_problem(day.events.publish("x"), 507, "disk_full")
-    alarm = day.alarms()["disk_full"]
-    assert "1 request refused" in alarm["what"]
-    assert run("doctor", url=day.house.service.url).exit_code == 12
 
 
 def test_a_transaction_that_is_prepared_is_left_to_its_database(house: House) -> None:

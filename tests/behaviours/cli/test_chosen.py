@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import typer
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oncelog import Message
@@ -29,6 +29,7 @@ from oncelog_service.cli.messages.template import FIELDS, parse
 from oncelog_service.cli.messages.terminal import shown
 from oncelog_service.cli.messages.writers import Seen, Written, writing
 from oncelog_service.storage.files import directory
+from tests.examples import examples
 
 
 def message(payload: bytes = b"", key: bytes | None = None, **properties: str) -> Message[bytes]:
@@ -174,7 +175,7 @@ MESSAGES = st.lists(
 
 
 @pytest.mark.parametrize("written", [Written.JSON, Written.CSV, Written.PARQUET])
-@settings(max_examples=40)
+@examples(12)
 @given(MESSAGES)
 @example([(b"\r", b"\xff", {"a": '"'}), (b"", None, {}), (b'"', b"\r\n", {}), (b"\xff,", b",", {"": ""})])
 def test_what_is_written_is_published_again_as_it_was(

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-import oncelog
 from oncelog import Client, Producer
 from oncelog_service.cli.health.outside import Mount, mount_of, of_settings, of_store
 from oncelog_service.config import Settings
@@ -96,7 +95,6 @@ def test_a_store_that_is_not_whole_is_said_without_opening_it(tmp_path: Path) ->
     assert {each.name: each.stat().st_mtime_ns for each in (tmp_path / "data").iterdir()} == before
 
 
-@pytest.mark.real
 def test_the_store_of_the_service_that_answers_is_looked_at(tmp_path: Path) -> None:
     with running_service(f"leveldb://{tmp_path}/data") as service:
         assert doctor(url=service.url, code=0) == {}
@@ -104,7 +102,8 @@ def test_the_store_of_the_service_that_answers_is_looked_at(tmp_path: Path) -> N
         found = doctor(url=service.url, code=11)
         assert found.keys() == {"store_open_to_others"}
         [command] = found["store_open_to_others"]["commands"]
-        assert os.system(command) == 0
+        assert shlex.split(command) == ["chmod", "-R", "go=", str(tmp_path / "data")]
+        (tmp_path / "data").chmod(0o700)
         assert doctor(url=service.url, code=0) == {}
 
 
@@ -137,17 +136,11 @@ def test_a_certificate_that_is_refused_is_said_with_what_is_wrong_and_how_to_see
             assert "Subject Alternative Name" in shown
 
 
-def test_versions_and_clocks_that_differ_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clocks_that_differ_are_said() -> None:
     with running_service(clock=ManualClock(round(time.time() * 1000) - 60_000)) as service:
         apart = re.search(r"(\d+) s apart", doctor(url=service.url, code=11)["clocks_apart"]["what"])
         assert apart
         assert int(apart[1]) >= 60  # it stands still meanwhile
-    with running_service() as service:
-        client_only = oncelog.__version__
-        monkeypatch.setattr("oncelog_service.cli.health.doctor.oncelog.__version__", "9.9.9")
-        monkeypatch.setattr("oncelog_service.watch.watch.oncelog.__version__", "9.9.9")
-        assert doctor(url=service.url, code=0) == {}
-        assert client_only != "9.9.9"
 
 
 def test_settings_that_are_none_or_dangerous_are_said(running: RunningService, tmp_path: Path) -> None:

@@ -25,13 +25,12 @@ from tests.world.service import running_service
 def store(tmp_path: Path) -> str:
     """A stopped store with the topics default/a, default/b, other/c of twenty messages each."""
     store = f"leveldb://{tmp_path}/data"
-    with running_service(store) as service:
+    with running_service(store) as service, Client(service.url) as client:
         for namespace, topic in (("default", "a"), ("default", "b"), ("other", "c")):
-            where = ("--namespace", namespace)
-            run("topic", "create", topic, *where, url=service.url)
-            for number in range(0, 20, 2):
-                said = run("publish", topic, str(number), str(number + 1), "--producer", "p", *where, url=service.url)
-                assert said.exit_code == 0
+            client.create_topic(topic, namespace=namespace)
+            with Producer[bytes](topic, name="p", namespace=namespace, client=client) as producer:
+                for number in range(0, 20, 2):
+                    producer.send_batch([b"%d" % number, b"%d" % (number + 1)])
     return store
 
 
@@ -54,17 +53,21 @@ def _verified(found: list[dict[str, Any]]) -> list[tuple[str, str, int, bool]]:
 ALL = [("default", "a", 20, True), ("default", "b", 20, True), ("other", "c", 20, True)]
 
 
-def test_a_sound_store_is_found_sound_running_and_stopped_all_of_it_or_what_is_chosen(store: str) -> None:
+def test_a_sound_store_is_found_sound_running_and_stopped_all_of_it_or_what_is_chosen(store: str, tmp_path: Path) -> None:
     assert _verified(value(run("verify", "--store", store, "--json"))) == ALL
     assert _verified(value(run("verify", "b", "--store", store, "--json"))) == ALL[1:2]
     assert _verified(value(run("verify", "c", "--namespace", "other", "--store", store, "--json"))) == ALL[2:]
     assert _verified(value(run("verify", "--namespace", "default", "--store", store, "--json"))) == ALL[:2]
     with running_service(store) as service:
+        used = run("verify", "--store", store)
+        assert (used.exit_code, used.stderr) == (1, f"error: the store {tmp_path}/data is in use by another process\n")
         assert run("verify", url=service.url).stdout.count("yes") == 3
         assert _verified(value(run("verify", "b", "--json", url=service.url))) == ALL[1:2]
         assert _verified(value(run("verify", "--namespace", "other", "--json", url=service.url))) == ALL[2:]
         assert run("verify", "nowhere", url=service.url).exit_code == 4
     assert run("verify", "nowhere", "--store", store).exit_code == 4
+    assert run("verify", "--store", f"leveldb://{tmp_path}/missing").exit_code == 2
+    assert not (tmp_path / "missing").exists()
 
 
 def test_a_lost_message_is_found_running_and_stopped(store: str) -> None:
@@ -77,15 +80,6 @@ def test_a_lost_message_is_found_running_and_stopped(store: str) -> None:
     with running_service(store) as service:
         assert run("verify", "b", "--json", url=service.url).exit_code == 10
         assert run("verify", "a", url=service.url).exit_code == 0
-
-
-def test_a_store_in_use_or_not_there_is_refused_and_none_is_made(store: str, tmp_path: Path) -> None:
-    with running_service(store):
-        result = run("verify", "--store", store)
-        assert result.exit_code == 1
-        assert result.stderr == f"error: the store {tmp_path}/data is in use by another process\n"
-    assert run("verify", "--store", f"leveldb://{tmp_path}/missing").exit_code == 2
-    assert not (tmp_path / "missing").exists()
 
 
 @pytest.mark.real
