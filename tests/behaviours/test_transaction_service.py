@@ -23,10 +23,13 @@ from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.clock import SystemClock
 from oncelog_service.service import Service
+from oncelog_service.storage.keys import generation_key, pointer_key, topic_key
 from oncelog_service.storage.memory import Disk, MemoryStore
-from oncelog_service.storage.port import Table
+from oncelog_service.storage.port import Batch, Table
+from oncelog_service.storage.records import EndedRow, encode_record
 from oncelog_service.transactions.port import Transactions
 from oncelog_service.transactions.remote import RemoteTransactions
+from tests.access.carrying import Carrying
 from tests.patience import until
 from tests.rest.talk import TIMEOUT, Topic, assert_problem
 from tests.sdk.fakes import fake_server, problem
@@ -228,6 +231,33 @@ def test_transactions_and_the_name_of_the_store_go_on_over_a_stop_and_over_a_cra
         assert house.client.transaction_states([open_, ended]) == {open_: "in_progress", ended: "aborted"}
         assert house.start() > ended
         assert name.items() <= house.disk.tables[Table.STORE_ID].items()
+
+
+@pytest.mark.parametrize(
+    ("note", "status"), [(encode_record(EndedRow(False, 1)), 409), (encode_record(EndedRow(True, 1)), 200), (b"damaged", 409)]
+)
+@pytest.mark.parametrize("grant", ["admin", "write:default/t"])
+def test_a_commit_is_refused_by_what_another_instance_has_noted_of_an_operators_roll_back(
+    note: bytes, status: int, grant: str
+) -> None:
+    with running_service(token="s3cret") as service:
+        operator = Carrying(service.url, "s3cret")
+        operator.good("PUT", "/v1/namespaces/default/topics/t")
+        ada = operator.holding("ada", grant)
+        pointer = ada.good("POST", "/v1/transactions", json={})["writePointer"]
+        asked = {"messages": ["x"], "transactionWritePointer": pointer}
+        ada.good("POST", "/v1/namespaces/default/topics/t/publish", json=asked)
+        batch = Batch()
+        batch.put(Table.ENDED, pointer_key(generation_key(topic_key("default", "t"), 1), pointer), note)
+
+        async def noted(service: Service) -> None:
+            await service.writer.submit(batch)
+            await service.topics.reread()
+
+        service.on_loop(noted)
+        answer = ada.request("POST", f"/v1/transactions/{pointer}/commit", json={})
+        assert answer.status_code == status, answer.text
+        assert answer.json().get("code", "committed") == ("committed" if status == 200 else "transaction_conflict")
 
 
 def test_the_service_stops_at_once_while_others_wait_for_transactions_that_are_not_settled() -> None:
