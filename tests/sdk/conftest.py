@@ -11,6 +11,7 @@ import pytest
 
 from oncelog import AsyncClient, AsyncConsumer, AsyncProducer, AsyncReader, Client, Producer
 from oncelog.http.transport import AsyncTransport
+from oncelog.http.trust import CA_VARIABLES
 from tests.world.awaits import Maker, event_loop
 from tests.world.service import RunningService, running_engine, running_service
 
@@ -56,6 +57,12 @@ def house(request: pytest.FixtureRequest) -> Iterator[RunningService]:
 
 OVER_BOTH = pytest.mark.parametrize("house", ["service", pytest.param("engine", marks=pytest.mark.real)], indirect=True)
 """Tests over a service and over an engine. Between them and the SDK differs how a connection is made, and nothing behind that."""
+
+
+@pytest.fixture
+def no_trust_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*CA_VARIABLES, "ONCELOG_CERT", "ONCELOG_KEY", "ONCELOG_PROXY"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

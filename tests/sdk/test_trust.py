@@ -26,6 +26,8 @@ from tests.sdk.test_transport import DRIPS, dripping, each_drip_takes_a_second
 from tests.world.certificates import Authority, encrypted
 from tests.world.service import RunningService, free_port
 
+pytestmark = pytest.mark.usefixtures("no_trust_of_the_machine")
+
 
 class Certificates:
     """A CA, what it signed for 127.0.0.1 and for a client, and a CA that signed neither."""
@@ -51,12 +53,6 @@ class Certificates:
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(autouse=True)
-def no_trust_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*CA_VARIABLES, "ONCELOG_CERT", "ONCELOG_KEY", "ONCELOG_PROXY"):
-        monkeypatch.delenv(name, raising=False)
 
 
 def topics(url: str, **trust: Any) -> list[str]:

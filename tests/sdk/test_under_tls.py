@@ -21,7 +21,7 @@ from oncelog.errors import (
     OncelogError,
     StorageUnavailable,
 )
-from oncelog.http.trust import CA_VARIABLES, Trust
+from oncelog.http.trust import Trust
 from oncelog_service.access.access import Access
 from oncelog_service.access.grants import EVERYBODY
 from oncelog_service.clock import SystemClock
@@ -31,6 +31,8 @@ from tests.behaviours.cli.support import run, value
 from tests.sdk.fakes import Answer, fake_server
 from tests.world.certificates import Authority, Issued
 from tests.world.service import RunningService, ServiceProcess, running_service
+
+pytestmark = pytest.mark.usefixtures("no_trust_of_the_machine")
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +52,6 @@ def asking(ca: Authority) -> Iterator[RunningService]:
         with Client(service.url, token="s3cret", verify=ca.file) as client:
             client.create_token("cert:alice", ["admin"])
         yield service
-
-
-@pytest.fixture(autouse=True)
-def no_trust_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*CA_VARIABLES, "ONCELOG_CERT", "ONCELOG_KEY", "ONCELOG_PROXY"):
-        monkeypatch.delenv(name, raising=False)
 
 
 # --- everybody gets there
