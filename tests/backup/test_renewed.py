@@ -20,8 +20,6 @@ from tests.behaviours.cli.support import run, value
 from tests.patience import until
 from tests.world.service import running_service
 
-KINDS = ("leveldb", "sqlite")
-
 
 def renewed(url: str) -> Any:
     return value(run("renew", url, "--yes", "--json"))
@@ -39,11 +37,10 @@ def put_back(place: Path, kept: Path) -> None:
     shutil.copytree(kept, place)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_after_a_directory_was_put_back_and_renewed_clients_of_before_are_told(kind: str, tmp_path: Path) -> None:
+def test_after_a_directory_was_put_back_and_renewed_clients_of_before_are_told(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
-    url = f"{kind}://{place}/data"
+    url = f"sqlite://{place}/data"
     publish(url, "t", "0", "1")
     shutil.copytree(place, tmp_path / "kept")
     with running_service(url) as service, Client(service.url) as client:
@@ -120,11 +117,10 @@ def test_a_store_that_was_salvaged_is_another_incarnation(tmp_path: Path) -> Non
             list(reader)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_service_whose_store_was_put_back_under_it_says_so_in_it_and_nobody_serves_it(kind: str, tmp_path: Path) -> None:
+def test_a_service_whose_store_was_put_back_under_it_says_so_in_it_and_nobody_serves_it(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
-    url = f"{kind}://{place}/data"
+    url = f"leveldb://{place}/data"
     publish(url, "t", "0")
     shutil.copytree(place, tmp_path / "kept")
     with running_service(url) as service, Client(service.url, retry=0) as client:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from copy import deepcopy
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import requests
 from sqlalchemy import create_engine
 
-from oncelog import Checkpoint, Client, Consumer, Outbox, OutboxRelay, Producer, Reader
+from oncelog import Checkpoint, Client, Consumer, Message, MessageId, Outbox, OutboxRelay, Producer, Reader
 from oncelog.errors import ConsumerFenced, OncelogError, ProducerFenced, StaleMessageId, TransactionNotFound
-from oncelog.wire.models import Acknowledge, TopicAsked
+from oncelog.wire.models import Acknowledge, OpenedProducer, TopicAsked
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.renewal import begin_incarnation
 from oncelog_service.storage.incarnation import ANEW_BITS, CHANCE_BITS, TIME_BITS, find_incarnation, next_number
@@ -29,129 +31,179 @@ from tests.world.clock import ManualClock
 from tests.world.service import ServiceProcess, free_port, running_service
 
 
-class Before:
-    """A service of which a backup was taken, and clients that went on behind it."""
-
-    def __init__(self, client: Client, archive: Path) -> None:
-        self.client, self.archive = client, archive
-
-    def restored(self, path: Path) -> str:
-        store = f"leveldb://{path}"
-        assert value(run("restore", str(self.archive), "--store", store, "--json"))["ok"]
-        return store
-
-
-@contextmanager
-def backed_up(tmp_path: Path) -> Iterator[Before]:
-    """Topic t with 10 messages of producer p in the backup."""
-    with running_service(f"leveldb://{tmp_path}/data", backup_root=tmp_path) as service, Client(service.url) as client:
-        client.create_topic("t")
-        with Producer[bytes]("t", name="p", client=client) as producer:
-            producer.send_batch([b"%d" % number for number in range(10)])
-        assert value(run("backup", "create", "archive", "--json", url=service.url))["number"] == 1
-        yield Before(client, tmp_path / "archive")
-
-
 def published(client: Client, numbers: range, name: str = "p") -> None:
     with Producer[bytes]("t", name=name, client=client) as producer:
         producer.send_batch([b"%d" % number for number in numbers])
 
 
-def test_a_producer_that_went_on_behind_the_backup_is_fenced_and_resumes_at_what_is_there(tmp_path: Path) -> None:
-    with backed_up(tmp_path) as before:
-        epoch = before.client.open_producer("t", "p").epoch
-        of_after = before.client.open_producer("t", "later").epoch
-        store = before.restored(tmp_path / "new")
-    with running_service(store) as service, Client(service.url) as client:
-        for name, known in (("p", epoch), ("p", 1), ("later", of_after)):
+def back_up(client: Client) -> None:
+    """Into the directory ``archive`` of the service's root."""
+    assert value(run("backup", "create", "archive", "--json", url=client.url))["number"] == 1
+
+
+def restored(place: Path, name: str = "new") -> str:
+    """The URL of what was in the backup."""
+    store = f"leveldb://{place / name}"
+    assert value(run("restore", str(place / "archive"), "--store", store, "--json"))["ok"]
+    return store
+
+
+def begun(client: Client) -> tuple[int, int]:
+    """A write pointer, and the id of an atomic commit."""
+    answer = requests.post(f"{client.url}/v1/atomic", json={"group": "g"}, timeout=PATIENCE)
+    return client.start_transaction().write_pointer, int(answer.json()["id"])
+
+
+class Reading:
+    """A checkpoint and an outbox in a database of their own, which no restore takes back."""
+
+    def __init__(self, place: Path) -> None:
+        self.engine = create_engine(f"sqlite:///{place}/shop.db")
+        self.checkpoint, self.outbox = Checkpoint("sums", "t"), Outbox("orders")
+        self.outbox.create_tables(self.engine)
+
+    def read_on(self, client: Client) -> list[int]:
+        found = []
+        with (
+            self.engine.begin() as connection,
+            Reader("t", client=client, start=self.checkpoint.load(connection) or "earliest", timeout=0) as reader,
+        ):
+            for message in reader:
+                found.append(int(message.payload))
+                self.checkpoint.save(connection, message)
+        return found
+
+    def put(self, *numbers: int) -> None:
+        with self.engine.begin() as connection:
+            for number in numbers:
+                self.outbox.add(connection, "shop", b"%d" % number)
+
+
+class Lost(NamedTuple):
+    """What was known of a service that was restored: its topic t had 10 messages of producer p at the backup, and 20 later."""
+
+    place: Path
+    database: Reading
+    known: MessageId
+    """The last one of the backup."""
+    seen: list[Message]
+    last_of_later: MessageId
+    """Of a topic that the backup has not."""
+    generation: int
+    epochs: dict[str, int]
+    """Of producers that were opened behind the backup."""
+    nameless: OpenedProducer
+    consumer: int
+    """The epoch of the consumer of subscription s, which was at offset 4 when the backup was taken."""
+    begun: list[tuple[int, int]]
+
+    @contextmanager
+    def served(self, path: Path, clock: ManualClock | None = None) -> Iterator[Client]:
+        """By the restored store, of which each test has a copy."""
+        shutil.copytree(self.place / "new", path / "new")
+        with running_service(f"leveldb://{path}/new", clock) as service, Client(service.url) as client:
+            yield client
+
+
+@pytest.fixture(scope="module")
+def lost(tmp_path_factory: pytest.TempPathFactory) -> Lost:
+    place = tmp_path_factory.mktemp("lost")
+    database = Reading(place)
+    with running_service(f"leveldb://{place}/data", backup_root=place) as service, Client(service.url) as client:
+        for topic in ("t", "shop"):
+            client.create_topic(topic)
+        published(client, range(10))
+        consumer = Consumer("t", "s", client=client, timeout=5)
+        for message in consumer.receive(4):
+            consumer.ack(message)
+        back_up(client)
+        known = client.stats("t").last_message_id
+        for message in consumer.receive(4):
+            consumer.ack(message)
+        epochs = {name: client.open_producer("t", name).epoch for name in ("p", "later")}
+        published(client, range(10, 20))
+        assert database.read_on(client) == list(range(20))
+        database.put(10, 11)
+        assert OutboxRelay(database.outbox, database.engine, client=client, takeover_seconds=1).run_once() == 2
+        client.create_topic("later")
+        client.publish("later", PublishRequest([b"x"]))
+        last_of_later = client.stats("later").last_message_id
+        with Reader("t", client=client, timeout=0) as reader:
+            seen = list(reader)
+        of_consumer, generation = client.subscription("t", "s").epoch, client.stats("t").generation
+        assert reader.generation == generation
+        assert known is not None
+        assert last_of_later is not None
+        nameless, transactions = client.open_producer("t"), [begun(client) for _ in range(5)]
+    restored(place)
+    return Lost(place, database, known, seen, last_of_later, generation, epochs, nameless, of_consumer, transactions)
+
+
+def test_a_producer_that_went_on_behind_the_backup_is_fenced_and_resumes_at_what_is_there(lost: Lost, tmp_path: Path) -> None:
+    with lost.served(tmp_path) as client:
+        for name, known in (*lost.epochs.items(), ("p", 1)):
             with pytest.raises(ProducerFenced) as fenced:
                 client.publish("t", PublishRequest([b"x"], producer=name, epoch=known, sequence_ids=[15]))
             assert fenced.value.generation == client.stats("t").generation
+        opened = lost.nameless
+        with pytest.raises(OncelogError) as refused:
+            client.publish("t", PublishRequest([b"x"], producer=opened.name, epoch=opened.epoch, sequence_ids=[0]))
+        assert refused.value.code in ("producer_fenced", "producer_ended")
         with Producer[bytes]("t", name="p", client=client) as producer:
             assert producer.last_sequence_id == 9
             assert [each.sequence_id for each in producer.send_batch([b"10", b"11"])] == [10, 11]
-        assert client.open_producer("t", "p").epoch > epoch
-        assert client.open_producer("t", "later").epoch > of_after
+        for name, epoch in lost.epochs.items():
+            assert client.open_producer("t", name).epoch > epoch
         with Reader("t", client=client, timeout=0) as reader:
             assert [int(each.payload) for each in reader] == list(range(12))
 
 
-def test_a_reader_beyond_the_backup_is_told_and_never_passes_over_what_took_the_place(tmp_path: Path) -> None:
-    with backed_up(tmp_path) as before:
-        published(before.client, range(10, 20))
-        with Reader("t", client=before.client, timeout=0) as reader:
-            seen = list(reader)
-            generation = reader.generation
-        store = before.restored(tmp_path / "new")
-    with running_service(store) as service, Client(service.url) as client:
-        published(client, range(100, 120))
-        start = seen[-1].offset + 1
-        with Reader("t", client=client, start=start, generation=generation, timeout=0) as reader, pytest.raises(StaleMessageId):
+def test_a_reader_beyond_the_backup_is_told_and_never_passes_over_what_took_the_place(lost: Lost, tmp_path: Path) -> None:
+    with lost.served(tmp_path) as client:
+        published(client, range(10, 20))
+        start, generation = lost.seen[-1].offset + 1, client.stats("t").generation
+        with (
+            Reader("t", client=client, start=start, generation=lost.generation, timeout=0) as reader,
+            pytest.raises(StaleMessageId),
+        ):
             list(reader)
-        with Reader("t", client=client, start=seen[9].message_id, timeout=0) as reader:
-            assert [int(each.payload) for each in reader] == list(range(100, 120))
+        with pytest.raises(StaleMessageId):
+            lost.database.read_on(client)
+        with Reader("t", client=client, start=lost.seen[9].message_id, timeout=0) as reader:
+            assert [int(each.payload) for each in reader] == list(range(10, 20))
+        assert generation != lost.generation
+        assert client.topic("t").properties["generation"] == str(generation)
+        client.update_topic("t", {**client.topic("t").properties, "ttl": "1000"})
+        with pytest.raises(StaleMessageId):
+            client.read_columns("t", 0, 5, generation=lost.generation)
+        assert client.read_columns("t", 0, 5, generation=generation).next == 5
 
 
-def test_an_id_that_was_handed_out_in_the_lost_time_is_refused_wherever_one_starts_from_it(tmp_path: Path) -> None:
-    with backed_up(tmp_path) as before:
-        known = before.client.stats("t").last_message_id
-        published(before.client, range(10, 20))
-        before.client.create_topic("later")
-        before.client.publish("later", PublishRequest([b"x"]))
-        lost = before.client.stats("t").last_message_id
-        of_later = before.client.stats("later").last_message_id
-        store = before.restored(tmp_path / "new")
-    assert known is not None
-    assert lost is not None
-    assert of_later is not None
-    with running_service(store) as service, Client(service.url) as client:
+def test_an_id_that_was_handed_out_in_the_lost_time_is_refused_wherever_one_starts_from_it(lost: Lost, tmp_path: Path) -> None:
+    gone = lost.seen[-1].message_id
+    with lost.served(tmp_path) as client:
         published(client, range(100, 120))
         with (
-            Reader("t", client=client, start=lost, timeout=0) as reader,
+            Reader("t", client=client, start=gone, timeout=0) as reader,
             pytest.raises(StaleMessageId, match=r"reset\(\)") as refused,
         ):
             list(reader)
-        assert refused.value.last_message_id == str(known)
-        polled = Topic(service.url).poll(startFrom=bytes(lost).decode("latin-1"))
+        assert refused.value.last_message_id == str(lost.known)
+        polled = Topic(client.url).poll(startFrom=bytes(gone).decode("latin-1"))
         assert (polled.status_code, polled.json()["code"]) == (400, "stale_message_id")
         with pytest.raises(StaleMessageId):
-            Consumer("t", "new", client=client, start=lost)
+            Consumer("t", "new", client=client, start=gone)
         with Consumer("t", "s", client=client) as consumer, pytest.raises(StaleMessageId):
-            consumer.seek(lost)
+            consumer.seek(gone)
         newest = client.stats("t").last_message_id
         assert newest is not None
-        for start, left in ((known, 20), (newest, 0)):
+        for start, left in ((lost.known, 20), (newest, 0)):
             with Reader("t", client=client, start=start, timeout=0) as reader:
                 assert len(list(reader)) == left
         client.create_topic("later")  # its name was in use in the lost time, and nothing is known of it
         client.publish("later", PublishRequest([b"y"]))
-        with Reader("later", client=client, start=of_later, timeout=0) as reader, pytest.raises(StaleMessageId):
+        with Reader("later", client=client, start=lost.last_of_later, timeout=0) as reader, pytest.raises(StaleMessageId):
             list(reader)
-
-
-def test_a_checkpoint_behind_the_backup_is_told_that_its_effects_are_those_of_lost_messages(tmp_path: Path) -> None:
-    engine = create_engine(f"sqlite:///{tmp_path}/sums.db")
-    checkpoint = Checkpoint("sums", "t")
-
-    def read_on(client: Client) -> list[int]:
-        found = []
-        with (
-            engine.begin() as connection,
-            Reader("t", client=client, start=checkpoint.load(connection) or "earliest", timeout=0) as reader,
-        ):
-            for message in reader:
-                found.append(int(message.payload))
-                checkpoint.save(connection, message)
-        return found
-
-    with backed_up(tmp_path) as before:
-        published(before.client, range(10, 20))
-        assert read_on(before.client) == list(range(20))
-        store = before.restored(tmp_path / "new")
-    with running_service(store) as service, Client(service.url) as client:
-        published(client, range(10, 20))
-        with pytest.raises(StaleMessageId):
-            read_on(client)
 
 
 def test_what_each_lost_time_has_handed_out_stays_refused_when_nothing_of_before_is_left(tmp_path: Path) -> None:
@@ -174,67 +226,50 @@ def test_what_each_lost_time_has_handed_out_stays_refused_when_nothing_of_before
                 list(reader)
 
 
-def test_ids_go_on_behind_those_of_before_whatever_the_clock_says(tmp_path: Path) -> None:
-    with backed_up(tmp_path) as before:
-        published(before.client, range(10, 20))
-        last = before.client.stats("t").last_message_id
-        store = before.restored(tmp_path / "new")
-    clock = ManualClock(1_000)
-    with running_service(store, clock) as service, Client(service.url) as client:
-        there = client.stats("t").last_message_id
-        assert there is not None
-        assert last is not None
-        assert bytes(there) < bytes(last)
+def test_ids_pointers_and_numbers_go_on_behind_those_of_before_whatever_the_clock_says(lost: Lost, tmp_path: Path) -> None:
+    with lost.served(tmp_path, ManualClock(1_000)) as client:
         published(client, range(100, 101))
         newest = client.stats("t").last_message_id
         assert newest is not None
-        assert bytes(newest) > bytes(last)
+        assert bytes(newest) > bytes(lost.seen[-1].message_id)
+        for _ in range(2):
+            pointer, number = begun(client)
+            assert pointer > max(each for each, _ in lost.begun)
+            assert number > max(each for _, each in lost.begun)
+            assert client.checkpoint_transaction(pointer).write_pointer > pointer
+        for pointer, _ in lost.begun:
+            with pytest.raises(TransactionNotFound):
+                client.commit_transaction(pointer)
 
 
-@contextmanager
-def backed_up_ahead(tmp_path: Path) -> Iterator[tuple[Client, str]]:
-    """The same; but the clock was an hour ahead when something was published, and was set right before the backup. ``str``: the
-    id of the last message, which is not in it."""
+def test_nothing_comes_again_where_the_stores_own_times_are_ahead_of_the_clock(tmp_path: Path) -> None:
+    """The clock was an hour ahead when something was published, and was set right before the backup."""
     right = time.time_ns() // 1_000_000 - 1_000
     clock = ManualClock(right + 3_600_000)
     with running_service(f"leveldb://{tmp_path}/data", clock, backup_root=tmp_path) as service, Client(service.url) as client:
         client.create_topic("t")
         published(client, range(10))
+        client.start_transaction()
         clock.ms = right
-        assert run("backup", "create", "archive", url=service.url).exit_code == 0
+        back_up(client)
         published(client, range(10, 20))
-        yield client, str(client.stats("t").last_message_id)
-
-
-def test_no_message_id_comes_again_where_the_stores_own_times_are_ahead_of_the_clock(tmp_path: Path) -> None:
-    with backed_up_ahead(tmp_path) as (client, last):
-        store = Before(client, tmp_path / "archive").restored(tmp_path / "new")
+        last = str(client.stats("t").last_message_id)
+        pointers = [client.start_transaction().write_pointer for _ in range(10)]
+        store = restored(tmp_path)
     with running_service(store) as service, Client(service.url) as client:
         published(client, range(100, 106))
         with Reader("t", client=client, start=10, timeout=0) as reader:
             ids = [str(each.message_id) for each in reader]
         assert len(ids) == 6
         assert min(ids) > last, "a reader behind it is given all that is new"
-
-
-def test_no_write_pointer_comes_again_where_the_stores_own_are_ahead_of_the_clock(tmp_path: Path) -> None:
-    right = time.time_ns() // 1_000_000 - 1_000
-    clock = ManualClock(right + 3_600_000)
-    with running_service(f"leveldb://{tmp_path}/data", clock, backup_root=tmp_path) as service, Client(service.url) as client:
-        client.start_transaction()
-        clock.ms = right
-        assert run("backup", "create", "archive", url=service.url).exit_code == 0
-        behind = [client.start_transaction().write_pointer for _ in range(10)]
-        store = Before(client, tmp_path / "archive").restored(tmp_path / "new")
-    with running_service(store) as service, Client(service.url) as client:
-        assert client.start_transaction().write_pointer > max(behind)
+        assert client.start_transaction().write_pointer > max(pointers)
 
 
 def test_a_restore_by_a_clock_that_lags_behind_the_backup_is_refused(tmp_path: Path) -> None:
     clock = ManualClock(time.time_ns() // 1_000_000 + 3_600_000)
     with running_service(f"leveldb://{tmp_path}/data", clock, backup_root=tmp_path) as service, Client(service.url) as client:
         client.create_topic("t")
-        assert run("backup", "create", "archive", url=service.url).exit_code == 0
+        back_up(client)
     refused = run("restore", str(tmp_path / "archive"), "--store", f"leveldb://{tmp_path}/new")
     assert refused.exit_code == 1
     assert "set the clock first" in refused.stderr
@@ -265,80 +300,20 @@ def test_a_store_that_a_former_version_restored_has_the_incarnation_that_it_had(
         assert find_incarnation(store) == begun
 
 
-def test_a_reader_that_runs_on_is_told(tmp_path: Path) -> None:
-    with backed_up(tmp_path) as before:
-        with Reader("t", client=before.client, timeout=0) as reader:
-            assert len(list(reader)) == 10
-            position, generation = reader.generation, before.client.stats("t").generation
-        assert position == generation
-        store = before.restored(tmp_path / "new")
-    with running_service(store) as service, Client(service.url) as client:
-        assert client.stats("t").generation != generation
-        assert client.topic("t").properties["generation"] == str(client.stats("t").generation)
-        client.update_topic("t", {**client.topic("t").properties, "ttl": "1000"})
-        with pytest.raises(StaleMessageId):
-            client.read_columns("t", 0, 5, generation=generation)
-        assert client.read_columns("t", 0, 5, generation=client.stats("t").generation).next == 5
-
-
-def test_a_consumer_of_before_is_fenced_and_its_subscription_goes_on_at_the_cursor_of_the_backup(tmp_path: Path) -> None:
-    with running_service(f"leveldb://{tmp_path}/data", backup_root=tmp_path) as service, Client(service.url) as client:
-        client.create_topic("t")
-        published(client, range(10))
-        consumer = Consumer("t", "s", client=client, timeout=5)
-        for _, message in zip(range(4), consumer, strict=False):
-            consumer.ack(message)
-        assert run("backup", "create", "archive", url=service.url).exit_code == 0
-        for _, message in zip(range(4), consumer, strict=False):
-            consumer.ack(message)
-        epoch, generation = client.subscription("t", "s").epoch, client.stats("t").generation
-        store = Before(client, tmp_path / "archive").restored(tmp_path / "new")
-    with running_service(store) as service, Client(service.url) as client:
+def test_a_consumer_of_before_is_fenced_and_its_subscription_goes_on_at_the_cursor_of_the_backup(
+    lost: Lost, tmp_path: Path
+) -> None:
+    with lost.served(tmp_path) as client:
         with pytest.raises((ConsumerFenced, StaleMessageId)):
-            client.acknowledge("t", "s", Acknowledge(epoch=epoch, generation=generation, offset=8))
+            client.acknowledge("t", "s", Acknowledge(epoch=lost.consumer, generation=lost.generation, offset=8))
         with pytest.raises(ConsumerFenced):
-            client.acknowledge("t", "s", Acknowledge(epoch=epoch, generation=client.stats("t").generation, offset=8))
+            client.acknowledge("t", "s", Acknowledge(epoch=lost.consumer, generation=client.stats("t").generation, offset=8))
         with Consumer("t", "s", client=client, timeout=5) as again:
             assert next(iter(again)).payload == b"4"
 
 
-def test_a_transaction_of_behind_the_backup_is_not_known_and_its_pointer_is_never_handed_out_again(tmp_path: Path) -> None:
-    with backed_up(tmp_path) as before:
-        pointers = {before.client.start_transaction().write_pointer for _ in range(5)}
-        store = before.restored(tmp_path / "new")
-    with running_service(store) as service, Client(service.url) as client:
-        for pointer in pointers:
-            with pytest.raises(TransactionNotFound):
-                client.commit_transaction(pointer)
-        assert not pointers & {client.start_transaction().write_pointer for _ in range(20)}
-
-
-@pytest.mark.real
-def test_no_write_pointer_and_no_number_comes_again_where_the_clock_is_set_back(tmp_path: Path) -> None:
-    clock = ManualClock()
-
-    def begun(client: Client) -> tuple[int, str]:
-        answer = requests.post(f"{client.url}/v1/atomic", json={"group": "g"}, timeout=PATIENCE)
-        return client.start_transaction().write_pointer, answer.json()["id"]
-
-    with running_service(f"leveldb://{tmp_path}/data", clock, backup_root=tmp_path) as service, Client(service.url) as client:
-        first = begun(client)
-        assert run("backup", "create", "archive", url=service.url).exit_code == 0
-        clock.advance(60_000)
-        behind = begun(client)
-        store = Before(client, tmp_path / "archive").restored(tmp_path / "new")
-    with running_service(store, clock) as service, Client(service.url) as client:
-        for _ in range(2):
-            pointer, id_ = begun(client)
-            assert pointer > behind[0] > first[0]
-            assert int(id_) > int(behind[1]) > int(first[1])
-            assert client.checkpoint_transaction(pointer).write_pointer > pointer
-
-
-def test_a_topic_that_is_deleted_and_made_anew_after_a_restore_goes_on_rising(tmp_path: Path) -> None:
-    with backed_up(tmp_path) as before:
-        store = before.restored(tmp_path / "new")
-    with running_service(store) as service, Client(service.url) as client:
+def test_a_topic_that_is_deleted_and_made_anew_after_a_restore_goes_on_rising(lost: Lost, tmp_path: Path) -> None:
+    with lost.served(tmp_path) as client:
         epoch, generation = client.open_producer("t", "q").epoch, client.stats("t").generation
         client.delete_topic("t")
         client.create_topic("t")
@@ -352,94 +327,45 @@ def test_a_topic_that_is_deleted_and_made_anew_after_a_restore_goes_on_rising(tm
         assert client.atomic_outcome("one").topics[0].generation == client.stats("new").generation
 
 
-def test_two_restores_of_one_backup_are_two_incarnations(tmp_path: Path) -> None:
-    with backed_up(tmp_path) as before:
-        stores = [before.restored(tmp_path / name) for name in ("one", "two")]
+def test_two_restores_of_one_backup_are_two_incarnations(lost: Lost) -> None:
     found = []
-    for store in stores:
+    for store in (f"leveldb://{lost.place}/new", restored(lost.place, "again")):
         with closing(store_opener(store)()) as opened:
             found.append(find_incarnation(opened).number)
             assert begin_incarnation(opened, 0).number > found[-1], "a clock that went back is no reason for the same one"
     assert len({0, *found}) == 3, "also within one second"
 
 
-def test_a_producer_without_a_name_is_told_too(tmp_path: Path) -> None:
-    with backed_up(tmp_path) as before:
-        opened = before.client.open_producer("t")
-        store = before.restored(tmp_path / "new")
-    with running_service(store) as service, Client(service.url) as client:
-        with pytest.raises(OncelogError) as refused:
-            client.publish("t", PublishRequest([b"x"], producer=opened.name, epoch=opened.epoch, sequence_ids=[0]))
-        assert refused.value.code in ("producer_fenced", "producer_ended")
-
-
-def test_an_outbox_is_fenced_once_and_goes_on_behind_what_is_there(tmp_path: Path) -> None:
-    engine = create_engine(f"sqlite:///{tmp_path}/shop.db")
-    outbox = Outbox("orders")
-    outbox.create_tables(engine)
-
-    def put(*numbers: int) -> None:
-        with engine.begin() as connection:
-            for number in numbers:
-                outbox.add(connection, "t", b"%d" % number)
-
-    with backed_up(tmp_path) as before:
-        put(10, 11)
-        assert OutboxRelay(outbox, engine, client=before.client, takeover_seconds=1).run_once() == 2
-        store = before.restored(tmp_path / "new")
-    put(12)
-    with running_service(store) as service, Client(service.url) as client:
-        relay = OutboxRelay(outbox, engine, client=client, takeover_seconds=1)
+def test_an_outbox_is_fenced_once_and_goes_on_behind_what_is_there(lost: Lost, tmp_path: Path) -> None:
+    lost.database.put(12)
+    with lost.served(tmp_path) as client:
+        relay = OutboxRelay(lost.database.outbox, lost.database.engine, client=client, takeover_seconds=1)
         assert until(relay.run_once) == 1
-        put(13)
+        lost.database.put(13)
         assert relay.run_once() == 1
-        with Reader("t", client=client, timeout=0) as reader:
-            assert [int(each.payload) for each in reader] == [*range(10), 12, 13]
+        with Reader("shop", client=client, timeout=0) as reader:
+            assert [int(each.payload) for each in reader] == [12, 13]
 
 
-def test_a_relay_that_runs_on_is_fenced_and_opens_its_topics_again(tmp_path: Path) -> None:
-    engine = create_engine(f"sqlite:///{tmp_path}/shop.db")
-    outbox = Outbox("orders")
-    outbox.create_tables(engine)
-    port = free_port()
-    settings = {"port": port, "backup_root": tmp_path}
+def test_who_runs_on_is_told_and_a_relay_opens_its_topics_again(tmp_path: Path) -> None:
+    database, settings = Reading(tmp_path), {"port": free_port(), "backup_root": tmp_path}
     with running_service(f"leveldb://{tmp_path}/data", **settings) as service, Client(service.url) as client:
-        client.create_topic("t")
-        assert run("backup", "create", "archive", url=service.url).exit_code == 0
-        relay = OutboxRelay(outbox, engine, url=service.url)
-        with engine.begin() as connection:
-            outbox.add(connection, "t", b"0")
-        assert relay.run_once() == 1
-        store = Before(client, tmp_path / "archive").restored(tmp_path / "new")
-    with running_service(store, **settings) as service, Client(service.url) as client:
-        with engine.begin() as connection:
-            outbox.add(connection, "t", b"1")
-
-        def published() -> bool:
-            with suppress(OncelogError):
-                relay.run_once()
-            with Reader("t", client=client, timeout=0) as reader:
-                return [each.payload for each in reader] == [b"1"]
-
-        until(published, "the relay has opened the topic again")
-        relay.close()
-
-
-def test_a_producer_and_a_consumer_that_run_on_are_told(tmp_path: Path) -> None:
-    settings = {"port": free_port(), "backup_root": tmp_path}
-    with running_service(f"leveldb://{tmp_path}/data", **settings) as service, Client(service.url) as client:
-        client.create_topic("t")
+        for topic in ("t", "shop"):
+            client.create_topic(topic)
         producers = [Producer[bytes]("t", name=name, url=service.url) for name in ("p", None)]
         consumer, reader = Consumer("t", "s", url=service.url, timeout=5), Reader("t", url=service.url, timeout=5)
+        relay = OutboxRelay(database.outbox, database.engine, url=service.url)
         for producer in producers:
             producer.send(b"0")
         assert next(iter(reader)).payload == b"0"
         consumer.ack(next(iter(consumer)))
-        assert run("backup", "create", "archive", url=service.url).exit_code == 0
+        back_up(client)
         for producer in producers:
             producer.send(b"1")
-        store = Before(client, tmp_path / "archive").restored(tmp_path / "new")
-    with running_service(store, **settings):
+        database.put(0)
+        assert relay.run_once() == 1
+        store = restored(tmp_path)
+    with running_service(store, **settings) as service, Client(service.url) as client:
         for producer in producers:
             with pytest.raises(ProducerFenced):
                 producer.send(b"2")
@@ -447,6 +373,16 @@ def test_a_producer_and_a_consumer_that_run_on_are_told(tmp_path: Path) -> None:
             list(reader)
         with pytest.raises((ConsumerFenced, StaleMessageId)):
             list(consumer)
+        database.put(1)
+
+        def is_published() -> bool:
+            with suppress(OncelogError):
+                relay.run_once()
+            with Reader("shop", client=client, timeout=0) as shop:
+                return [each.payload for each in shop] == [b"1"]
+
+        until(is_published, "the relay has opened the topic again")
+        relay.close()
         for producer in producers:
             with suppress(OncelogError):
                 producer.close()
@@ -462,13 +398,12 @@ def test_a_copy_that_is_verified_settles_nothing_with_a_transaction_service_that
             client.create_topic("t")
             pointer = decides.start_transaction().write_pointer
             assert Topic(service.url).publish_under(pointer, "undecided").status_code == 200
-            assert run("backup", "create", "archive", url=service.url).exit_code == 0
+            back_up(client)
         decides.commit_transaction(pointer)
         monkeypatch.setenv("ONCELOG_TRANSACTIONS_URL", there.url)
         proved = value(run("backup", "verify", str(tmp_path / "archive"), "--json"))
         assert (proved["ok"], proved["messages"]) == (True, 1)
-        store = f"leveldb://{tmp_path}/new"
-        assert value(run("restore", str(tmp_path / "archive"), "--store", store, "--json"))["ok"]
+        store = restored(tmp_path)
         waiting = {"storeId": proved["store_id"], "wait": "0"}
         told = requests.get(there.url + "/v1/transactions/unacknowledged", params=waiting, timeout=PATIENCE).json()
         assert [each["writePointer"] for each in told] == [pointer], "the store has not heard of it yet"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -66,17 +65,15 @@ def test_a_batch_is_appended_in_order_and_a_numbered_one_once(spark: SparkSessio
     def write(frame: DataFrame, mode: str = "append", **options: str) -> None:
         frame.write.format("oncelog").mode(mode).options(url=service.url, topic=topic, **options).save()
 
-    write(spark.range(0, 20_000, 1, 3).selectExpr("CAST(id AS STRING) AS value", "CAST(id % 7 AS STRING) AS key"))
-    assert lines(service, topic) == [str(number) for number in range(20_000)]
+    write(spark.range(0, 5_000, 1, 3).selectExpr("CAST(id AS STRING) AS value", "CAST(id % 7 AS STRING) AS key"))
+    assert lines(service, topic) == [str(number) for number in range(5_000)]
     for partitions in (1, 2):
         rows = spark.range(0, 100, 1, partitions).selectExpr("CAST(id AS STRING) AS value")
         write(rows, producer=topic, sequenceId="1")
     assert group_producer(service, topic).messages == 100
     with pytest.raises(AnalysisException, match="never overwritten"):
         write(spark.sql("SELECT 'a' AS value"), "overwrite")
-    with pytest.raises(AnalysisException, match=r"there is no column value.*there are id"):
-        write(spark.range(1).toDF("id"))
-    assert len(lines(service, topic)) == 20_100
+    assert len(lines(service, topic)) == 5_100
 
 
 def test_a_stream_goes_on_behind_its_checkpoint_and_what_spark_brings_again_is_written_once(
@@ -99,70 +96,6 @@ def test_a_stream_goes_on_behind_its_checkpoint_and_what_spark_brings_again_is_w
         run(files.stream(), service, tmp_path / "new", topic=topic, producer=f"spark-{query.id}", token="s3cret")
     assert "s3cret" not in str(failure.value)
     assert len(lines(service, topic)) == 5
-
-
-def emptied(checkpoint: Path, upto: int = 0) -> None:
-    """Of what Spark remembers, all from this number on is gone."""
-    for each in (*(checkpoint / "offsets").iterdir(), *(checkpoint / "commits").iterdir()):
-        number = re.sub(r"\D", "", each.name)
-        if number and int(number) >= upto:
-            each.unlink()
-
-
-def test_a_target_that_was_deleted_and_made_anew_is_filled_again_or_an_error_says_how(
-    spark: SparkSession, service: RunningService, topic: str, tmp_path: Path
-) -> None:
-    """By a numbered job, and by a query that begins again."""
-    files, checkpoint = Files(spark, tmp_path / "lines"), tmp_path / "checkpoint"
-    files.add("a", "b")
-    stream = {"topic": topic, "producer": f"{topic}-stream"[-200:]}
-
-    def write() -> None:
-        frame = spark.sql("SELECT 'x' AS value").write.format("oncelog").mode("append")
-        frame.options(url=service.url, topic=topic, producer=f"{topic}-job"[-200:], sequenceId="1").save()
-
-    def begin() -> None:
-        if checkpoint.exists():
-            emptied(checkpoint)
-        run(files.stream(), service, checkpoint, **stream)
-
-    write()
-    begin()
-    with Client(service.url) as client:
-        client.delete_topic(topic)
-        client.create_topic(topic)
-        for again, name in ((write, f"{topic}-job"[-200:]), (begin, stream["producer"])):
-            with pytest.raises((PySparkException, StreamingQueryException), match="generation 2, made anew, has nothing of that"):
-                again()
-            client.forget_group_producer("spark", name)
-            again()
-    assert sorted(lines(service, topic)) == ["a", "b", "x"]
-
-
-def test_a_query_that_the_target_knows_less_of_ends_and_writes_what_is_missing_once_its_checkpoint_knows_no_more(
-    spark: SparkSession, service: RunningService, topic: str, tmp_path: Path
-) -> None:
-    """As behind a backup that was put back: numbers have no hole, whatever Spark has no rows for."""
-    files, checkpoint = Files(spark, tmp_path / "lines"), tmp_path / "checkpoint"
-    files.add("a")
-    files.add()
-    query = run(files.stream(), service, checkpoint, topic=topic)
-    key = ("spark", f"spark-{query.id}")
-    known = service.service.atomic.ledger.producers[key]
-    assert (known.row.sequence_id, known.row.messages) == (1, 0)
-    files.add("b")
-    files.add("c")
-    run(files.stream(), service, checkpoint, topic=topic)
-    assert service.service.atomic.ledger.producers[key].row.sequence_id == 3
-    service.service.atomic.ledger.producers[key] = known
-    files.add("d")
-    for _ in range(2):
-        with pytest.raises(StreamingQueryException, match="So the service has lost 2 to 3"):
-            run(files.stream(), service, checkpoint, topic=topic)
-    assert sorted(lines(service, topic)) == ["a", "b", "c"]
-    emptied(checkpoint, 2)  # as the error says
-    run(files.stream(), service, checkpoint, topic=topic)
-    assert sorted(lines(service, topic)[3:]) == ["b", "c", "d"]
 
 
 def test_within_foreach_batch_a_numbered_batch_is_of_its_query(
