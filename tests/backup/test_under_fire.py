@@ -133,7 +133,7 @@ def test_each_backup_under_fire_is_a_moment_of_the_store(tmp_path: Path) -> None
     moments = []
     with running_service(f"leveldb://{tmp_path}/data", backup_root=tmp_path / "root") as service:
         with load(service.url) as fire, Client(service.url) as client:
-            for _ in range(5):
+            for _ in range(3):
                 enough = sum(fire.acknowledged) + 2_500
                 until(lambda: sum(fire.acknowledged) > enough or fire.errors, "there is more")  # noqa: B023
                 before = fire.known()
@@ -146,9 +146,9 @@ def test_each_backup_under_fire_is_a_moment_of_the_store(tmp_path: Path) -> None
         assert fire.commits > 5
         assert fire.transactions > 5
         assert all(each.ok for topic in client_topics(service.url) for each in topic)
-    tables = [each.name for each in Archive(tmp_path / "root/hot").read(5).files if each.inode]
+    tables = [each.name for each in Archive(tmp_path / "root/hot").read(3).files if each.inode]
     assert len(tables) > 3, "LevelDB has merged"
-    assert [each.number for each, _, _ in moments] == [1, 2, 3, 4, 5]
+    assert [each.number for each, _, _ in moments] == [1, 2, 3]
     assert sum(each.new_bytes for each, _, _ in moments) < sum(each.bytes for each, _, _ in moments)
     for backup, before, after in moments:
         store = f"leveldb://{tmp_path}/restored-{backup.number}"
@@ -163,17 +163,14 @@ def client_topics(url: str) -> list[list[Any]]:
         return [[list(client.verify(topic))[-1]] for topic in client.topics()]
 
 
-@pytest.mark.real
-@pytest.mark.parametrize("rounds", [6])
-def test_a_service_that_is_killed_in_a_backup_leaves_none_that_passes_for_whole(rounds: int, tmp_path: Path) -> None:
+def test_a_service_that_is_killed_in_a_backup_leaves_none_that_passes_for_whole(tmp_path: Path) -> None:
     archive = Archive(tmp_path / "root/hot")
     service = ServiceProcess(tmp_path / "data", backup_root=tmp_path / "root")
     known: tuple[list[int], int, int] = ([0] * WRITERS, 0, 0)
     with service:
-        for round_ in range(rounds):
+        for round_ in range(3):
             with Client(service.url) as client:
-                for topic in (*(f"t{each}" for each in range(WRITERS)),):
-                    client.create_topic(topic, exist_ok=True)
+                client.create_topic("t0", exist_ok=True)
                 with Producer[bytes]("t0", name="p", client=client) as producer:
                     producer.send_batch([b"%d%s" % (each, b"." * 20_000) for each in range(known[0][0], known[0][0] + 500)])
                 known[0][0] += 500
@@ -215,18 +212,8 @@ def test_it_writes_below_its_root_and_nowhere_else(tmp_path: Path) -> None:
     (root / "link").symlink_to(outside)
     (root / "loop").symlink_to(root / "loop")
     with running_service(f"leveldb://{tmp_path}/data", backup_root=root) as service, Client(service.url) as client:
-        for path in (
-            "..",
-            "../outside",
-            str(outside),
-            "/",
-            "link",
-            "link/deeper",
-            "a/../../outside",
-            "loop/x",
-            "a\0b",
-            str(root) + "-2",
-        ):
+        above = ("..", "../outside", str(outside), "/", "a/../../outside", str(root) + "-2")
+        for path in (*above, "link", "link/deeper", "loop/x", "a\0b"):
             with pytest.raises(InvalidRequest):
                 list(client.backup(path))
         assert list(outside.iterdir()) == []
@@ -284,7 +271,7 @@ def test_hanging_up_ends_a_backup(tmp_path: Path) -> None:
     with running_service(f"leveldb://{tmp_path}/data", backup_root=tmp_path) as service, Client(service.url) as client:
         client.create_topic("t")
         with Producer[bytes]("t", client=client) as producer:
-            for _ in range(4):
+            for _ in range(2):
                 producer.send_batch([b"." * 50_000] * 400)
         with requests.post(service.url + "/v1/backup", json={"directory": "hot"}, stream=True, timeout=PATIENCE) as answer:
             next(answer.iter_lines())

@@ -148,7 +148,6 @@ WITHOUT = """
     ("missing", "url", "extras"),
     [
         ("sqlalchemy", "sqlite:///tmp/never", "service"),
-        ("sqlalchemy", "postgresql://h/d", "service,postgresql"),
         ("psycopg", "postgresql://h/d", "service,postgresql"),
     ],
 )

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from oncelog import Client, Producer
+from oncelog_service.app import warn_of_files
 from oncelog_service.engine import Engine
 from oncelog_service.storage.files.directory import locked, make_directory, open_to_others, private
-from tests.patience import PATIENCE
+from oncelog_service.storage.open import store_opener
+from tests.behaviours.cli.support import run
 from tests.rest.talk import Topic
 from tests.world.service import ServiceProcess
 
@@ -50,13 +50,8 @@ def served(room: Path, kind: str) -> ServiceProcess:
     return service
 
 
-def oncelog(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "oncelog_service", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
-
-
 @pytest.mark.real
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "umask"), [("leveldb", 0o000), ("sqlite", 0o777)], indirect=["umask"])
 def test_what_a_service_writes_is_its_users_alone(room: Path, kind: str, umask: int) -> None:
     (room / "log").touch(0o600)
     with private():
@@ -75,8 +70,6 @@ def test_what_a_service_writes_is_its_users_alone(room: Path, kind: str, umask: 
         assert service.stop() == 0
     assert others_may_read(room) == []
     assert "close it: chmod" not in (room / "log").read_text()
-    (room / "log").unlink()
-
     target = "sqlite" if kind == "leveldb" else "leveldb"
     for command in (
         ("copy", service.store, f"{target}://{room / 'copies' / 'copy'}"),
@@ -84,10 +77,15 @@ def test_what_a_service_writes_is_its_users_alone(room: Path, kind: str, umask: 
         ("verify", "--store", service.store, "--same-as", f"{target}://{room / 'copies' / 'copy'}"),
         ("salvage", service.store, f"{target}://{room / 'salvaged' / 'copy'}"),
     ):
-        done = oncelog(*command)
-        assert done.returncode in (0, 10), done
+        done = run(*command)
+        assert done.exit_code in (0, 10), done.output
         assert others_may_read(room) == [], command
     assert (room / "salvaged" / "copy").exists()
+    (room / "above").chmod(0o755)
+    (room / "above" / "data").chmod(0o755 if kind == "leveldb" else 0o640)
+    with service:
+        assert service.stop() == 0
+    assert (room / "log").read_text().count("close it: chmod") == 1
 
 
 @pytest.mark.real
@@ -113,34 +111,17 @@ def test_what_an_engine_makes_is_its_users_alone_and_the_umask_stays(room: Path,
     assert os.umask(umask) == umask
 
 
-@pytest.mark.real
-@pytest.mark.parametrize(
-    ("kind", "wide"),
-    [
-        ("leveldb", "above/data"),
-        pytest.param("sqlite", "above/data", marks=pytest.mark.real),
-        pytest.param("sqlite", "above/data.end", marks=pytest.mark.real),
-    ],
-)
-def test_a_store_that_others_may_look_into_is_served_with_a_warning_that_says_how_to_close_it(
-    room: Path, kind: str, wide: str
+@pytest.mark.parametrize(("kind", "wide"), [("leveldb", "data"), ("sqlite", "data"), ("sqlite", "data.end")])
+def test_where_others_may_look_into_a_store_a_warning_says_how_to_close_it(
+    room: Path, kind: str, wide: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service = served(room, kind)
-    with service:
-        pass
-    (room / "above").chmod(0o755)
+    store = f"{kind}://{room}/data"
+    store_opener(store)().close()
     (room / wide).chmod(0o755 if (room / wide).is_dir() else 0o640)
-    (room / "log").unlink()
-    with service:
-        assert service.stop() == 0
-    warned = [line for line in (room / "log").read_text().splitlines() if "WARNING" in line]
-    assert len(warned) == 1
-    assert f"may look into {room / wide}," in warned[0]
-    subprocess.run(warned[0].partition("close it: ")[2], shell=True, check=True)
-    (room / "log").unlink()
-    with service:
-        assert service.stop() == 0
-    assert "WARNING" not in (room / "log").read_text()
+    warn_of_files(store)
+    assert f"may look into {room / wide}," in caplog.text
+    words = caplog.messages[0].partition("close it: ")[2].split()
+    assert words[:2] + words[-1:] == (["chmod", "-R", f"{room}/data"] if kind == "leveldb" else ["chmod", "go=", f"{room}/data*"])
 
 
 def test_files_in_a_directory_that_is_closed_are_closed(room: Path) -> None:

@@ -198,7 +198,7 @@ MEASURE = """
 
     store = store_opener(sys.argv[1])()
     assert next(store.scan(Table.MESSAGE, b"", b"\\xff"))
-    for table, rows in ((Table.MESSAGE, 100_000), (Table.SNAPSHOT, 24)):
+    for table, rows in ((Table.MESSAGE, 80_000), (Table.SNAPSHOT, 10)):
         for reverse in (False, True):
             before = peak()
             assert sum(1 for _ in store.scan(table, b"", b"\\xff", reverse=reverse)) == rows
@@ -209,9 +209,9 @@ MEASURE = """
 @pytest.mark.real
 def test_a_scan_holds_a_page_and_not_the_table(on_sql: Place) -> None:
     store = on_sql.open()
-    for start in range(0, 100_000, 20_000):
+    for start in range(0, 80_000, 20_000):
         store.write([run(*((b"%08d" % number, b"v" * 400) for number in range(start, start + 20_000)))])
-    for number in range(24):
+    for number in range(10):
         write(store, S, b"%02d" % number, value=os.urandom(4 * 2**20))
     store.close()
     measured = subprocess.run(

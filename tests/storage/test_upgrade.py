@@ -102,7 +102,6 @@ def test_a_new_store_says_its_format_and_what_was_restored_says_it_too() -> None
     check_format(store)
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("data", [b"%08x" % (FORMAT + 1), b"%08x" % 2**31])
 def test_a_store_of_a_later_version_is_refused_by_whoever_opens_it_and_left_as_it_is(
     left: tuple[str, dict[str, Any]], tmp_path: Path, data: bytes
@@ -110,11 +109,9 @@ def test_a_store_of_a_later_version_is_refused_by_whoever_opens_it_and_left_as_i
     url, _ = left
     with_format(url, data)
     before = rows_of(url)
-    with pytest.raises(UnknownFormat, match=f"its format is {int(data, 16)}, that of a newer oncelog"):
+    with pytest.raises(UnknownFormat, match=f"its format is {int(data, 16)}, that of a newer oncelog") as refused:
         store_opener(url)()
-    refused = run("serve", "--port", "0", "--store", url)
-    assert refused.exit_code == 1
-    assert "nothing was changed. Run the version that served it last, or a newer one" in refused.stderr
+    assert "nothing was changed. Run the version that served it last, or a newer one" in str(refused.value)
     for command in (["verify", "--store", url], ["token", "create", "x", "--grant", "admin", "--store", url]):
         result = run(*command)
         assert (result.exit_code, "that of a newer oncelog" in result.stderr) == (1, True), result.output
