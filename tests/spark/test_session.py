@@ -59,13 +59,12 @@ def test_a_session_is_on_loopback_quiet_and_knows_the_format(spark: SparkSession
         assert "offset" in spark.read.format("oncelog").option("url", service.url).option("topic", "none").load().columns
 
 
-@pytest.mark.parametrize("older", ["4.0.5", "4.1.4"])
-def test_an_older_pyspark_is_refused_with_the_reason(tmp_path: Path, older: str) -> None:
+def test_an_older_pyspark_is_refused_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "pyspark").mkdir()
     (tmp_path / "pyspark" / "__init__.py").touch()
-    (tmp_path / f"pyspark-{older}.dist-info").mkdir()
-    (tmp_path / f"pyspark-{older}.dist-info" / "METADATA").write_text(f"Name: pyspark\nVersion: {older}\n")
+    (tmp_path / "pyspark-4.1.4.dist-info").mkdir()
+    (tmp_path / "pyspark-4.1.4.dist-info" / "METADATA").write_text("Name: pyspark\nVersion: 4.1.4\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-c", "import oncelog.spark"]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert f"oncelog.spark needs PySpark 4.2 or later, and this is {older}" in run.stderr.splitlines()[-1]
+    assert "oncelog.spark needs PySpark 4.2 or later, and this is 4.1.4" in run.stderr.splitlines()[-1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import threading
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -40,7 +39,7 @@ from tests.model.log import read_log
 from tests.patience import until
 from tests.spark.topics import Topics, values
 from tests.world.disk import crashed
-from tests.world.service import RunningService, ServiceProcess, running_service
+from tests.world.service import RunningService, running_service
 
 PLAIN = StructType().add("key", BinaryType()).add("value", BinaryType())
 ROUTED = StructType().add("value", BinaryType()).add("topic", StringType())
@@ -110,6 +109,11 @@ class Job:
         _, messages = self.stage(batch, partitions)
         self.commit(batch, messages)
 
+    def write(self, *partitions: Any) -> None:
+        """A batch that no query writes."""
+        writer, messages = self.stage(0, partitions)
+        writer.commit(messages)
+
 
 def rows(*values: bytes, keys: Sequence[bytes | None] | None = None) -> pa.RecordBatch:
     key = pa.array(keys or [None] * len(values), pa.binary())
@@ -164,9 +168,7 @@ def test_partitions_without_rows_stage_nothing_and_an_empty_batch_takes_its_numb
 
 
 def test_a_batch_without_rows_and_without_a_number_asks_the_service_nothing() -> None:
-    silent = Job("http://127.0.0.1:1", None, topic="nobody-is-asked")
-    writer, messages = silent.stage(0, [rows(), []])
-    writer.commit(messages)
+    Job("http://127.0.0.1:1", None, topic="nobody-is-asked").write(rows(), [])
 
 
 def test_executors_of_an_older_version_end_a_batch_without_rows_with_a_word_for_it(log: Log) -> None:
@@ -326,8 +328,7 @@ def test_a_numbered_batch_into_several_topics_is_told_of_the_one_that_was_made_a
     def write(number: str) -> None:
         job = log.job(None, None, producer=topic, sequenceId=number)
         job.schema = ROUTED
-        writer, messages = job.stage(0, [routed((topic, b"a"), (other, b"b"))])
-        writer.commit(messages)
+        job.write(routed((topic, b"a"), (other, b"b")))
 
     write("1")
     made_anew(log, other)
@@ -391,9 +392,7 @@ def test_a_query_goes_on_behind_batches_of_a_version_that_counted_none_without_r
 
 def test_numbers_that_are_given_by_hand_may_leave_holes(log: Log) -> None:
     for number in (3, 20130101, 20130105):
-        job = log.job(None, producer=log.topic, sequenceId=str(number))
-        writer, messages = job.stage(0, [rows(b"%d" % number) if number != 20130101 else rows()])
-        writer.commit(messages)
+        log.job(None, producer=log.topic, sequenceId=str(number)).write(rows(b"%d" % number) if number != 20130101 else rows())
     assert log.values() == [b"3", b"20130105"]
 
 
@@ -539,9 +538,7 @@ def test_a_batch_appends_whenever_it_is_written(log: Log) -> None:
 
 def test_a_numbered_batch_is_written_once(log: Log) -> None:
     def write(value: bytes, number: str) -> None:
-        job = log.job(None, producer=log.topic, sequenceId=number)
-        writer, messages = job.stage(0, [rows(value)])
-        writer.commit(messages)
+        log.job(None, producer=log.topic, sequenceId=number).write(rows(value))
 
     for value, number in ((b"a", "3"), (b"a", "3"), (b"b", "4")):
         write(value, number)
@@ -588,30 +585,3 @@ def test_two_writes_of_one_micro_batch_under_one_name_end_the_query(log: Log) ->
 
 def test_in_output_mode_complete_each_batch_appends_the_whole_result(log: Log) -> None:
     StreamWriter(log.job().options, PLAIN, True)
-
-
-# --- the service in between
-
-
-@pytest.mark.real
-def test_a_service_that_restarts_while_tasks_stage_and_is_away_at_the_commit_loses_nothing(tmp_path: Path) -> None:
-    with ServiceProcess(tmp_path / "data") as process:
-        log = Log(process.url)
-        job = log.job(chunkMessages="10", retryTimeoutMs="60000")
-        wanted = [b"%d" % number for number in range(200)]
-
-        def interrupted() -> Iterator[pa.RecordBatch]:
-            for at in range(0, 200, 20):
-                if at == 100:
-                    process.kill()
-                    process.start()
-                yield rows(*wanted[at : at + 20])
-
-        staged = job.task(job.writer(), 0, interrupted())
-        process.kill()
-        restart = threading.Timer(0.5, process.start)
-        restart.start()
-        job.commit(0, [staged])
-        restart.join()
-        assert log.values() == wanted
-        log.client.close()
