@@ -233,8 +233,6 @@ def test_a_topic_is_as_the_service_says_it_is_or_not(spark: SparkSession, client
     assert (found.messages, found.producers[0].last_sequence_id) == (3_000, 2_999)
     assert [(each.topic, each.messages) for each in found.topics] == [(topic, 3_000), ("empty", 0)]
     assert "everything is there once" in (tmp_path / "report.html").read_text()
-    client.forget_producer(topic, "p")
-    assert ["the service knows none" in each for each in audit(spark, topic, url=client.url).violations] == [True]
 
 
 def test_an_archive_is_held_against_the_service_or_alone(spark: SparkSession, client: Client, tmp_path: Path) -> None:

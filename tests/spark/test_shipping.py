@@ -35,8 +35,7 @@ assert issubclass(kind, DataSource) and kind.name() == "oncelog"
 source = pickle.loads(cloudpickle.dumps(kind(options)))
 reader = source.reader(source.schema())
 assert isinstance(reader, DataSourceReader)
-if len(sys.argv) == 3:
-    (here / "partitions").write_bytes(cloudpickle.dumps(reader.partitions()))
+(here / "partitions").write_bytes(cloudpickle.dumps(reader.partitions()))
 (here / "reader").write_bytes(cloudpickle.dumps(reader))
 for name, part in (
     ("stream", source.streamReader(source.schema())),
@@ -72,6 +71,19 @@ print(len(oncelog.__file__.split(".zip/")), b"".join(values).decode())
 """
 
 
+LACKING = """
+import pickle, sys
+from pathlib import Path
+sys.modules["fastavro"] = None  # as if it were not installed
+for name in ("reader", "stream_writer", "source"):
+    try:
+        there = pickle.loads((Path(sys.argv[1]) / name).read_bytes())
+        there({}).installed()
+    except ImportError as error:
+        print(type(error).__name__, "=", error)
+"""
+
+
 def printed(command: list[Any], **environment: str) -> list[str]:
     """What it prints, in words; it must end well."""
     run = subprocess.run(
@@ -90,7 +102,9 @@ def test_the_package_travels_whole_and_always_as_the_same_bytes() -> None:
     assert len(packed()) < 400_000, "it is in every task that Spark sends"
 
 
-def test_readers_and_writers_work_in_processes_that_do_not_have_oncelog(tmp_path: Path, running: RunningService) -> None:
+def test_readers_and_writers_work_where_oncelog_is_not_and_say_so_where_a_package_is_missing(
+    tmp_path: Path, running: RunningService
+) -> None:
     python = stranger(tmp_path)
     with Client(running.url) as client:
         client.create_topic("letters")
@@ -101,25 +115,6 @@ def test_readers_and_writers_work_in_processes_that_do_not_have_oncelog(tmp_path
     words = printed([python, "-c", READ, tmp_path], TMPDIR=str(tmp_path))
     assert words == ["TopicNotFound", "StreamReader", "BatchWriter", "StreamWriter", "2", "abc"]
     assert len(list(tmp_path.glob("oncelog-*.zip"))) == 1, "one file for all processes of a host"
-
-
-LACKING = """
-import pickle, sys
-from pathlib import Path
-sys.modules["fastavro"] = None  # as if it were not installed
-for name in ("reader", "stream_writer", "source"):
-    try:
-        there = pickle.loads((Path(sys.argv[1]) / name).read_bytes())
-        there({}).installed()
-    except ImportError as error:
-        print(type(error).__name__, "=", error)
-"""
-
-
-def test_where_a_package_is_missing_one_sentence_says_which_and_where(tmp_path: Path) -> None:
-    python = stranger(tmp_path)
-    (tmp_path / "source").write_bytes(cloudpickle.dumps(shipped()))
-    printed([python, "-c", PLAN, repr({"url": "http://127.0.0.1:1", "topic": "t"}), tmp_path, "parts only"], TMPDIR=str(tmp_path))
     said = " ".join(printed([python, "-c", LACKING, tmp_path], TMPDIR=str(tmp_path))).split("ImportError = ")[1:]
     assert len(said) == 3
     for sentence in said:

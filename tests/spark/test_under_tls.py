@@ -10,8 +10,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from oncelog import Client
-from tests.behaviours.cli.support import process
+from oncelog.wire.requests import PublishRequest
 from tests.patience import PATIENCE
+from tests.spark.processes import command
 from tests.world.certificates import Authority, Issued
 from tests.world.service import RunningService, running_service
 
@@ -63,12 +64,14 @@ def test_who_is_not_trusted_and_who_is_not_taken_are_named_in_a_sentence(
             spark.read.format("oncelog").options(subscribe="lines", url=asking.url, **options).load().collect()
 
 
+@pytest.mark.slow
 def test_a_pipeline_of_the_command_line_is_told_by_its_options_as_spark_is_by_its_environment(
     asking: RunningService, ca: Authority, worker: Issued, tmp_path: Path
 ) -> None:
     options = ("--ca", ca.file, "--cert", worker.certificate, "--cert-key", worker.key)
-    archive = ("pipeline", "archive", "lines", "--to", str(tmp_path / "a"), "--available-now")
-    with process(*archive, *options, "--json", url=asking.url) as running:
-        out, err = running.communicate(timeout=PATIENCE)
-    assert running.returncode == 0, err
-    assert json.loads(out)["rows"] == 500
+    with Client(asking.url, token="s3cret", verify=ca.file) as client:
+        client.create_topic("archived")
+        client.publish("archived", PublishRequest([b"v"] * 500))
+    archive = ("archive", "archived", "--to", tmp_path / "a", "--available-now", "--json")
+    with command(asking.url, tmp_path / "log", *archive, *options) as running:
+        assert json.loads(running.result())["rows"] == 500
