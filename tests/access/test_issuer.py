@@ -160,15 +160,22 @@ WRONG: dict[str, str | bytes] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", WRONG)
-async def test_what_is_wrong_with_a_token_has_it_refused(what: str, tmp_path: Path) -> None:
+async def test_what_is_wrong_with_a_token_has_it_refused(tmp_path: Path) -> None:
     issuer = await issuer_of(tmp_path / "keys")
-    for _ in range(2):
-        with pytest.raises(Unauthorized) as refused:
-            verified(issuer, WRONG[what])
-    text = WRONG[what].decode("latin-1") if isinstance(WRONG[what], bytes) else WRONG[what]
-    assert text[:60] not in (refused.value.detail or "") or len(text) < 60
-    assert not issuer._known
+
+    def told(wrong: str | bytes) -> str | None:
+        try:
+            verified(issuer, wrong)
+        except Unauthorized as refused:
+            return refused.detail or "refused"
+        return None
+
+    for what, wrong in WRONG.items():
+        text = wrong.decode("latin-1") if isinstance(wrong, bytes) else wrong
+        for said in (told(wrong), told(wrong)):
+            assert said is not None, what
+            assert text[:60] not in said or len(text) < 60, what
+        assert not issuer._known, what
     assert verified(issuer, token()).principal.name == "jwt:ci"
 
 

@@ -146,13 +146,12 @@ def test_all_subscriptions_are_listed_also_of_topics_that_nobody_has_used_since(
     for _ in house.lives():
         found = list(house.client.all_subscriptions())
         assert sorted((each.namespace, each.topic, each.name) for each in found) == expected
-        for limit in (1, 2, 5):
-            paged, after = list[str](), dict[str, str]()
-            while page := Calls(house.service.url, SUBSCRIPTIONS).good("GET", params={"limit": limit, **after}):
-                assert len(page) <= limit
-                paged += [f"{each['namespace']}/{each['topic']}/{each['name']}" for each in page]
-                after = {"after": paged[-1]}
-            assert paged == [f"{each.namespace}/{each.topic}/{each.name}" for each in found]
+        paged, after = list[str](), dict[str, str]()
+        while page := Calls(house.service.url, SUBSCRIPTIONS).good("GET", params={"limit": 5, **after}):
+            assert len(page) <= 5
+            paged += [f"{each['namespace']}/{each['topic']}/{each['name']}" for each in page]
+            after = {"after": paged[-1]}
+        assert paged == [f"{each.namespace}/{each.topic}/{each.name}" for each in found]
 
 
 def test_a_damaged_topic_keeps_nobody_from_seeing_the_subscriptions_of_the_others(house: House) -> None:

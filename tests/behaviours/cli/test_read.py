@@ -158,9 +158,11 @@ def test_of_what_is_not_chosen_nothing_is_printed_or_counted(running: RunningSer
     with Client(running.url) as client:
         client.create_topic("t")
         with Producer[bytes]("t", client=client) as producer:
-            for number in range(2_500):
-                key, properties = b"even" if number % 2 == 0 else None, {"third": str(number % 3)}
-                producer.send_async(b'{"n": {"m": %d}}' % number, key=key, properties=properties)
+            producer.send_batch(
+                [b'{"n": {"m": %d}}' % number for number in range(2_500)],
+                keys=[b"even" if number % 2 == 0 else None for number in range(2_500)],
+                properties=[{"third": str(number % 3)} for number in range(2_500)],
+            )
 
     def read(*arguments: str) -> list[int]:
         return [json.loads(line)["n"]["m"] for line in _read(running.url, *arguments)]
