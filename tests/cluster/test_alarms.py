@@ -8,12 +8,10 @@ import pytest
 
 from oncelog import Client, Producer, errors
 from oncelog.wire.overview import Alarm
-from tests.cluster.instances import Instance, Instances, until
-
-pytestmark = pytest.mark.real
+from tests.cluster.instances import InPlace, Instances, until
 
 
-def alarms(of: Instance) -> dict[str, Alarm]:
+def alarms(of: InPlace) -> dict[str, Alarm]:
     with Client(of.url) as client:
         return {each.code: each for each in client.alarms().alarms}
 
@@ -41,13 +39,14 @@ def test_an_instance_that_is_gone_without_a_word_is_missed_until_it_is_there_aga
     topic = cluster.topic_at(owner, client)
     with Producer(topic, client=client) as producer:
         producer.send(b"x")
-    owner.kill()
+    owner.cut_off()
     found = until(lambda: alarms(other).get("instance_missing"))
     assert found.since_ms is not None
     assert abs(found.since_ms - time.time() * 1000) < 600_000
     assert found.about["url"] == owner.url
     text = other.ask("GET", "/metrics").text
     assert ("\noncelog_instances_missing 1" in text, f"\noncelog_instances {len(cluster.all) - 1}" in text) == (True, True)
+    owner.put_back()
     cluster.make_whole()
     until(lambda: "instance_missing" not in alarms(other))
     until(lambda: "\noncelog_instances_missing 0" in other.ask("GET", "/metrics").text)

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
 import requests
 
 from tests.access.carrying import Carrying
-from tests.cluster.instances import LEASE_SECONDS, Instances, address, instances
+from tests.cluster.instances import InPlace, Instances, address, in_place
 from tests.patience import until
-from tests.postgres import postgres_server
 from tests.rest.talk import assert_problem
-
-pytestmark = pytest.mark.real
 
 TX = "/v1/transactions"
 TOPICS = [f"t{number}" for number in range(6)]
 """Of both instances, most likely; which leads the transactions serves some of them."""
-
-
-@pytest.fixture(scope="module")
-def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instances]:
-    with instances(postgres_server().fresh_schema(), tmp_path_factory.mktemp("twins"), 2, lease_seconds=LEASE_SECONDS) as found:
-        yield found
 
 
 class Everywhere:
@@ -66,7 +54,12 @@ def check_owned(ada: Everywhere, bob: Everywhere, pointer: int, name: str) -> No
     assert {each.json()["owner"] for each in ada.good("GET", f"{TX}/{pointer}", None)} == {"ada"}
 
 
-def test_only_its_owner_ends_it_or_writes_under_it_also_when_another_instance_leads(twins: Instances) -> None:
+def test_only_its_owner_ends_it_or_writes_under_it_also_when_another_instance_leads() -> None:
+    with in_place(2) as twins:
+        check_both_lives(twins)
+
+
+def check_both_lives(twins: Instances[InPlace]) -> None:
     here, there = twins.all
     root = Everywhere(twins, Carrying(here.url).make("root", "admin")["secret"])
     until(lambda: all(each.is_let_in for each in root.places))
@@ -81,7 +74,7 @@ def test_only_its_owner_ends_it_or_writes_under_it_also_when_another_instance_le
     leases = root.places[0].good("GET", "/v1/cluster")["leases"]
     (url,) = (each["url"] for each in leases if each["resource"] == "transactions")
     leader = here if url == here.url else there
-    leader.kill()
+    leader.stop()
     until(lambda: {each.status_code for each in ada.asks("GET", f"{TX}/{pointers[1]}", None)} == {200}, "another one leads")
     until(lambda: {each.status_code for each in ada.asks("GET", f"/v1/atomic/{names[1]}", None)} == {200})
     for topic in TOPICS:
@@ -90,6 +83,6 @@ def test_only_its_owner_ends_it_or_writes_under_it_also_when_another_instance_le
     for pointer in pointers:
         ada.good("POST", f"{TX}/{pointer}/commit", {})
         bob.refused("GET", f"{TX}/{pointer}", None)
-    leader.start()
+    leader.begin()
     until(lambda: {each.status_code for each in ada.asks("GET", f"{TX}/{pointers[1]}", None)} == {200})
     bob.refused("GET", f"{TX}/{pointers[1]}", None)

@@ -7,22 +7,20 @@ from typing import Any
 
 import pytest
 
+from oncelog_service.cli.stores import opening
 from tests.access.carrying import Carrying
 from tests.behaviours.cli.support import run, value
-from tests.cluster.instances import LEASE_SECONDS, Instances, address, instances, side_by_side
+from tests.cluster.instances import InPlace, Instances, address, in_place, side_by_side
 from tests.patience import until
-from tests.postgres import postgres_server
-
-pytestmark = pytest.mark.real
 
 
-@pytest.fixture(scope="module")
-def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instances]:
-    with instances(postgres_server().fresh_schema(), tmp_path_factory.mktemp("twins"), 2, lease_seconds=LEASE_SECONDS) as found:
+@pytest.fixture
+def twins() -> Iterator[Instances[InPlace]]:
+    with in_place(2) as found:
         yield found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def admin(twins: Instances) -> Carrying:
     """Somebody with every right, made at the first one and known to both."""
     here, there = twins.all
@@ -37,7 +35,7 @@ def at(url: str, who: Carrying) -> Carrying:
     return Carrying(url, str(who.session.headers["authorization"]).removeprefix("Bearer "))
 
 
-def test_what_is_made_and_revoked_at_one_instance_holds_at_the_other(twins: Instances, admin: Carrying) -> None:
+def test_what_is_made_and_revoked_at_one_instance_holds_at_the_other(twins: Instances[InPlace], admin: Carrying) -> None:
     _, there = twins.all
     made = admin.make("reader", "read:*/*")
     elsewhere = Carrying(there.url, made["secret"])
@@ -47,14 +45,14 @@ def test_what_is_made_and_revoked_at_one_instance_holds_at_the_other(twins: Inst
     until(lambda: not Carrying(admin.base, made["secret"]).is_let_in, "and soon elsewhere")
 
 
-def test_a_token_is_revoked_at_once_by_an_instance_that_has_not_heard_of_it(twins: Instances, admin: Carrying) -> None:
+def test_a_token_is_revoked_at_once_by_an_instance_that_has_not_heard_of_it(twins: Instances[InPlace], admin: Carrying) -> None:
     _, there = twins.all
     for number in range(5):
         made = admin.make(f"brief{number}", "read:*/*")
         assert at(there.url, admin).revoke(made["id"]).status_code == 200
 
 
-def test_of_the_last_two_admins_that_are_revoked_at_once_one_stays(twins: Instances, admin: Carrying) -> None:
+def test_of_the_last_two_admins_that_are_revoked_at_once_one_stays(twins: Instances[InPlace], admin: Carrying) -> None:
     here, there = twins.all
     (first,) = (each for each in admin.good("GET", "/v1/tokens") if each["name"] == "ada")
     for _ in range(5):
@@ -75,7 +73,7 @@ def test_of_the_last_two_admins_that_are_revoked_at_once_one_stays(twins: Instan
         assert not Carrying(here.url).is_let_in
 
 
-def test_a_request_that_another_instance_answers_has_the_rights_of_who_asked(twins: Instances, admin: Carrying) -> None:
+def test_a_request_that_another_instance_answers_has_the_rights_of_who_asked(twins: Instances[InPlace], admin: Carrying) -> None:
     topics = [f"t{number}" for number in range(8)]
     admin.session.headers["oncelog-route"] = "proxy"
     for topic in topics:
@@ -93,28 +91,39 @@ def test_a_request_that_another_instance_answers_has_the_rights_of_who_asked(twi
         assert each.request("GET", "/v1/held").status_code == 403
 
 
-def token(twins: Instances, *arguments: str) -> Any:
+STORE = "postgresql:///of-the-twins"
+
+
+@pytest.fixture
+def _beside(twins: Instances[InPlace], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands open the database of the instances."""
+    monkeypatch.setattr(opening, "store_opener", lambda _: twins.all[0].database.open)
+
+
+def token(*arguments: str) -> Any:
     """`oncelog token … --store` beside the instances."""
-    return value(run("token", *arguments, "--store", twins.store, "--json"))
+    return value(run("token", *arguments, "--store", STORE, "--json"))
 
 
-def test_tokens_are_made_and_revoked_in_the_store_beside_instances_that_go_on(twins: Instances, admin: Carrying) -> None:
+@pytest.mark.usefixtures("_beside")
+def test_tokens_are_made_and_revoked_in_the_store_beside_instances_that_go_on(twins: Instances[InPlace], admin: Carrying) -> None:
     secrets = []
     for number in range(3):
-        made = token(twins, "create", f"beside{number}", "--grant", "read:*/*")
+        made = token("create", f"beside{number}", "--grant", "read:*/*")
         secrets.append((made["id"], made["secret"]))
-        assert made["id"] in [each["id"] for each in token(twins, "list")]
+        assert made["id"] in [each["id"] for each in token("list")]
     for each in twins.all:
         for _, secret in secrets:
             until(lambda: Carrying(each.url, secret).is_let_in)  # noqa: B023
     for token_id, _ in secrets:
-        token(twins, "revoke", token_id, "--yes")
+        token("revoke", token_id, "--yes")
     for each in twins.all:
         for _, secret in secrets:
             until(lambda: not Carrying(each.url, secret).is_let_in)  # noqa: B023
     assert len(admin.good("GET", "/v1/cluster")["instances"]) == 2, "the command is none of them"
 
 
+@pytest.mark.usefixtures("_beside")
 def test_the_last_admin_is_kept_when_one_is_revoked_in_the_store_and_the_other_over_http(
     twins: Instances, admin: Carrying
 ) -> None:
@@ -122,12 +131,12 @@ def test_the_last_admin_is_kept_when_one_is_revoked_in_the_store_and_the_other_o
     other = admin.make("hopper", "admin")
     revoked = side_by_side(
         [
-            lambda: run("token", "revoke", other["id"], "--yes", "--store", twins.store).exit_code == 0,
+            lambda: run("token", "revoke", other["id"], "--yes", "--store", STORE).exit_code == 0,
             lambda: admin.revoke(first["id"]).status_code == 200,
         ]
     )
     assert sorted(revoked) == [False, True]
-    left = [each["id"] for each in token(twins, "list") if "admin" in each["grants"]]
+    left = [each["id"] for each in token("list") if "admin" in each["grants"]]
     assert left == ([first["id"]] if revoked[0] else [other["id"]])
     if revoked[1]:
         admin.session.headers["authorization"] = f"Bearer {other['secret']}"

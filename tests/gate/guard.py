@@ -85,6 +85,8 @@ def _places() -> Iterator[tuple[Any, str, Any]]:
     yield time, "clock_gettime", lambda clock: wall() if clock == time.CLOCK_REALTIME else monotonic()
     yield time, "time", wall
     yield time, "time_ns", lambda: round(wall() * 1e9)
+    yield threading, "_time", monotonic  # by which a semaphore, and a queue, ends its wait
+    yield queue, "time", monotonic
     yield time, "sleep", lambda seconds: until(lambda: False, seconds) and None
     yield threading, "Lock", threads.Lock
     yield threading, "RLock", threads.RLock

@@ -158,7 +158,7 @@ def fuzz(fuzzed: Fuzzed, examples: int) -> None:
 
 @pytest.mark.real
 def test_no_request_breaks_anything(fuzzed: Fuzzed) -> None:
-    fuzz(fuzzed, 6)
+    fuzz(fuzzed, 3)
 
 
 @pytest.mark.slow

@@ -162,28 +162,42 @@ def answered_to(service: ServiceProcess, address: str) -> int | None:
         return None if status == 503 else status
 
 
+@pytest.fixture(scope="module")
+def _narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    waits = {"header_timeout_seconds": 600, "body_timeout_seconds": 600}
+    with served(tmp_path_factory.mktemp("narrow"), max_connections=4, **waits) as service:
+        Topic(service.url).session.close()
+        yield service
+
+
+@pytest.fixture
+def narrow(_narrow: ServiceProcess) -> ServiceProcess:
+    """With four places, of which nobody has one, and which waits for ever."""
+    until(lambda: metric(_narrow, "oncelog_connections") == 1, "this one alone")
+    return _narrow
+
+
 @pytest.mark.parametrize("begun", [b"", b"GET /hea", b"GET /healthz HTTP/1.1\r\nx: y\r\n"])
-def test_who_is_in_a_head_gives_way_and_is_told(tmp_path: Path, begun: bytes) -> None:
-    with served(tmp_path, max_connections=4, header_timeout_seconds=600) as service, ExitStack() as stack:
-        slow = [stack.enter_context(connect(service, "127.0.0.2")) for _ in range(4)]
+def test_who_is_in_a_head_gives_way_and_is_told(narrow: ServiceProcess, begun: bytes) -> None:
+    with ExitStack() as stack:
+        slow = [stack.enter_context(connect(narrow, "127.0.0.2")) for _ in range(4)]
         for each in slow:
             each.sendall(begun)
-        until(lambda: answered_to(service, "127.0.0.1") == 200, "another one is served")
+        until(lambda: answered_to(narrow, "127.0.0.1") == 200, "another one is served")
         told = select.select(slow, [], [], TIMEOUT)[0]
         assert_told(told[0])
 
 
-def test_who_is_idle_gives_way_before_who_is_in_a_head(tmp_path: Path) -> None:
-    with served(tmp_path, max_connections=4, header_timeout_seconds=600) as service, ExitStack() as stack:
-        until(lambda: metric(service, "oncelog_connections") == 1)
-        idle = [stack.enter_context(connect(service, "127.0.0.2")) for _ in range(2)]
+def test_who_is_idle_gives_way_before_who_is_in_a_head(narrow: ServiceProcess) -> None:
+    with ExitStack() as stack:
+        idle = [stack.enter_context(connect(narrow, "127.0.0.2")) for _ in range(2)]
         for each in idle:
             each.sendall(head("GET", "/healthz"))
             assert read_answer(each.makefile("rb"))[0] == 200
-        half = [stack.enter_context(connect(service, "127.0.0.2")) for _ in range(2)]
+        half = [stack.enter_context(connect(narrow, "127.0.0.2")) for _ in range(2)]
         half[0].sendall(b"G")
         for address in ("127.0.0.3", "127.0.0.4"):
-            other = stack.enter_context(connect(service, address))
+            other = stack.enter_context(connect(narrow, address))
             other.sendall(head("GET", "/healthz"))
             assert read_answer(other.makefile("rb"))[0] == 200
         for each in idle:
@@ -205,38 +219,24 @@ PUBLISH = head("POST", "/v1/namespaces/default/topics/t/publish", "content-type:
     ],
     ids=["body", "continue", "chunk", "trailer"],
 )
-def test_who_sends_a_body_too_slowly_gives_way(tmp_path: Path, begun: bytes) -> None:
-    with served(tmp_path, max_connections=4, body_timeout_seconds=600) as service, ExitStack() as stack:
-        Topic(service.url).session.close()
-        until(lambda: metric(service, "oncelog_connections") == 1, "this one alone")
+def test_who_sends_a_body_too_slowly_gives_way(narrow: ServiceProcess, begun: bytes) -> None:
+    with ExitStack() as stack:
 
         def all_have_begun() -> bool:
             stack.close()
             for _ in range(4):
-                stack.enter_context(connect(service, "127.0.0.2")).sendall(begun)
+                stack.enter_context(connect(narrow, "127.0.0.2")).sendall(begun)
             time.sleep(0.1)
-            return answered_to(service, "127.0.0.1") is None
+            return answered_to(narrow, "127.0.0.1") is None
 
         until(all_have_begun, "every place is taken")
-        until(lambda: answered_to(service, "127.0.0.1") == 200, "another one is served")
+        until(lambda: answered_to(narrow, "127.0.0.1") == 200, "another one is served")
 
 
-def test_who_owes_the_rest_of_a_body_that_was_refused_gives_way(tmp_path: Path) -> None:
-    with served(tmp_path, max_connections=4, body_timeout_seconds=600) as service, ExitStack() as stack:
+def test_who_owes_the_rest_of_a_body_that_was_refused_gives_way(narrow: ServiceProcess) -> None:
+    with ExitStack() as stack:
         for _ in range(4):
-            refused = stack.enter_context(connect(service, "127.0.0.2"))
+            refused = stack.enter_context(connect(narrow, "127.0.0.2"))
             refused.sendall(head("POST", POLL, "content-type: text/plain", "content-length: 1000") + b"{")
             assert read_answer(refused.makefile("rb"))[0] == 415
-        assert answered_to(service, "127.0.0.1") == 200
-
-
-def test_a_flood_of_connections_that_come_and_go_is_survived(tmp_path: Path) -> None:
-    with served(tmp_path, files=128) as service:
-        Topic(service.url)
-        end = time.monotonic() + 3
-        while time.monotonic() < end:
-            with ExitStack() as stack:
-                for number in range(60):
-                    stack.enter_context(connect(service, f"127.0.0.{2 + number % 5}")).sendall(b"GET / HT")
-        serves_others(service, "after")
-    assert "Traceback" not in (tmp_path / "log").read_text()
+        assert answered_to(narrow, "127.0.0.1") == 200

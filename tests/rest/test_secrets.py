@@ -37,6 +37,7 @@ from oncelog_service.rest.exchange import Head
 from oncelog_service.rest.forward import Forwarder
 from oncelog_service.storage.open import raw_opener, store_opener
 from oncelog_service.storage.port import StoreError
+from tests.behaviours.cli.support import run
 from tests.patience import PATIENCE
 from tests.rest.talk import TIMEOUT, Topic
 from tests.world.service import RunningService, running_service
@@ -110,7 +111,6 @@ def test_settings_come_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert Settings().token == "of the environment"
 
 
-@pytest.mark.real
 def test_a_token_in_utf_8_works_from_file_to_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "token").write_text(TOKEN + "\n")
     with running_service(token_file=tmp_path / "token") as service:
@@ -127,8 +127,7 @@ def test_a_token_in_utf_8_works_from_file_to_answer(tmp_path: Path, monkeypatch:
         for scheme in ("Bearer", "bearer", "BEARER"):
             headers = {"Authorization": f"{scheme} {TOKEN}".encode()}
             assert requests.get(service.url + "/v1/namespaces", headers=headers, timeout=TIMEOUT).json() == ["default"]
-        listed = cli("topic", "list", "--json")
-        assert listed.returncode == 0, listed
+        assert run("topic", "list", "--json").exit_code == 0
 
 
 # --- that nothing shows them
@@ -267,14 +266,6 @@ def test_a_store_that_cannot_be_opened_is_named_without_its_password() -> None:
     assert_hidden(caught.value, *told(caught.value, with_locals=False))
 
 
-def cli(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "oncelog_service", *arguments]
-    return subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=PATIENCE
-    )
-
-
-@pytest.mark.real
 @pytest.mark.parametrize(
     ("arguments", "environment"),
     [
@@ -285,10 +276,6 @@ def cli(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
         (["topic", "list"], {"ONCELOG_PROXY": BY_URL, "ONCELOG_URL": "http://h.invalid"}),
         (["topic", "list"], {"ONCELOG_PROXY": f"ada:{MARK}@h"}),
         (["topic", "list"], {"ONCELOG_TOKEN": f"{MARK}\nmore"}),
-        (["serve"], {"ONCELOG_STORE": STORE}),
-        (["serve", "--json"], {"ONCELOG_STORE": STORE}),
-        (["serve", "--store", f"nothing://ada:{MARK}@h"], {}),
-        (["serve"], {"ONCELOG_STORE": "memory://", "ONCELOG_TRANSACTIONS_URL": f"ftp://ada:{MARK}@h"}),
         (["verify", "--store", STORE], {}),
         (["copy", STORE, f"sqlite:///nowhere/{os.getpid()}"], {}),
         (["outbox", "status", STORE, "x"], {}),
@@ -297,10 +284,20 @@ def cli(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     ],
 )
 def test_a_command_shows_no_secret_but_in_its_own_arguments(arguments: list[str], environment: dict[str, str]) -> None:
-    answer = cli(*arguments, **environment)
-    assert answer.returncode != 0, answer
+    answer = run(*arguments, env=environment)
+    assert answer.exit_code != 0, answer
     assert_hidden(answer.stdout, answer.stderr)
     assert answer.stderr or answer.stdout
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_service_that_cannot_open_its_store_shows_no_secret(options: list[str]) -> None:
+    command = [sys.executable, "-m", "oncelog_service", "serve", *options]
+    environment = {**os.environ, "ONCELOG_STORE": STORE}
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert answer.returncode != 0, answer
+    assert_hidden(answer.stdout, answer.stderr)
 
 
 @pytest.mark.real

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from oncelog import AsyncClient, Client, Producer, Reader
+from oncelog import Client, Producer, Reader
 from oncelog.errors import Unauthorized
 from oncelog.wire.media import JSON
 from oncelog_service import app
@@ -102,27 +102,6 @@ def quiet(caplog: pytest.LogCaptureFixture) -> bool:
 # --- everything works over it
 
 
-def test_everything_works_over_tls_as_it_does_without(ca: Authority, secured: RunningService) -> None:
-    assert secured.url.startswith("https://")
-    with Client(secured.url, verify=ca.file) as client:
-        client.create_topic("all")
-        with Producer("all", name="p", client=client) as producer:
-            for number in range(50):
-                producer.send(b"%d" % number, sequence_id=number)
-            large = producer.send(b"x" * 3_000_000, sequence_id=50)
-        assert large.offset == 50
-        with Reader("all", client=client, timeout=0) as reader:
-            payloads = [message.payload for message in reader]
-        assert payloads == [*(b"%d" % number for number in range(50)), b"x" * 3_000_000]
-
-    async def twin() -> int:
-        async with AsyncClient(secured.url, verify=ca.file) as client:
-            found = await asyncio.gather(*(client.stats("all") for _ in range(20)))
-            return len({each.generation for each in found})
-
-    assert asyncio.run(twin()) == 1
-
-
 def test_it_speaks_no_old_tls_and_http_1_alone(ca: Authority, secured: RunningService) -> None:
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
         context = ca.trusting()
@@ -141,18 +120,6 @@ def test_it_speaks_no_old_tls_and_http_1_alone(ca: Authority, secured: RunningSe
     certificates = secured.server.certificates
     assert certificates is not None
     assert certificates.context.minimum_version is ssl.TLSVersion.TLSv1_2, "also where OpenSSL itself would do it"
-
-
-def test_requests_cut_anywhere_and_many_in_one_record_are_answered_in_their_order(ca: Authority, secured: RunningService) -> None:
-    request = head("GET", "/healthz")
-    with under_tls(secured.url, ca.trusting()) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for at in range(len(request)):
-            connection.sendall(request[at : at + 1])
-        with connection.makefile("rb") as stream:
-            assert read_answer(stream)[0] == 200
-            connection.sendall(request + head("GET", "/nowhere") + request)
-            assert [read_answer(stream)[0] for _ in range(3)] == [200, 404, 200]
 
 
 # --- who does not shake hands

@@ -378,7 +378,6 @@ async def test_nobody_is_told_for_good_of_an_end_that_an_operator_said_before_it
         await house.log.publish(PublishRequest([b"late"], write_pointer=FOREIGN))
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("payloads", [[b"x"], []])  # without messages: the group that was stored under it, which is empty
 async def test_what_an_operator_said_of_a_pointer_is_kept_until_both_snapshots_have_it_and_the_pointer_is_too_old(
     payloads: list[bytes],

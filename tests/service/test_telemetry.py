@@ -30,6 +30,7 @@ from tests.world.service import ServiceProcess, free_port
 GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 PUBLISH = "POST /v1/namespaces/{namespace}/topics/{topic}/publish"
 TOPIC = "/v1/namespaces/default/topics/t"
+ONE = "GET /v1/namespaces/{namespace}/topics/{topic}"
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
 
 @pytest.fixture
 def house(tmp_path: Path) -> ServiceProcess:
-    house = ServiceProcess(tmp_path / "data", telemetry="true", log_format="json", log_requests="true")
+    house = ServiceProcess(tmp_path / "data", telemetry="true", log_format="json", log_requests="true", max_request_bytes=4_096)
     house.log_to = tmp_path / "log"
     return house
 
@@ -88,39 +89,42 @@ def test_each_request_is_a_span_below_that_of_who_sent_it(collector: Collector, 
     assert {line["trace"] for line in lines if line.get("request") == "mine"} == {trace}
 
 
-@pytest.mark.real
-@pytest.mark.parametrize("secret", ["oncelog_" + "S3cret" * 8, "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJTM2NyZXQifQ.U0kzY3JldA"])
-def test_a_token_that_was_taken_for_a_name_is_in_no_span_and_no_line(
-    collector: Collector, house: ServiceProcess, tmp_path: Path, secret: str
-) -> None:
-    with house:
-        requests.delete(f"{house.url}/v1/tokens/{secret}", timeout=30)
-        requests.get(f"{house.url}/v1/namespaces/default/topics/{secret}", timeout=30)
-        requests.get(f"{house.url}/nowhere/{secret}", timeout=30)
-        (revoked,) = collector.named("DELETE /v1/tokens/{token}")
-        (read,) = collector.named("GET /v1/namespaces/{namespace}/topics/{topic}")
-        (nowhere,) = collector.named("GET")
-        until(lambda: (tmp_path / "log").read_text().count("oncelog_...") >= 3, "the lines are written")
-    assert said(revoked)["url.path"] == "/v1/tokens/oncelog_..."
-    assert said(read)["messaging.destination.name"] == "default/oncelog_..."
-    assert said(nowhere)["url.path"] == "/nowhere/oncelog_..."
-    assert secret not in str(collector.spans)
-    assert secret not in (tmp_path / "log").read_text()
+SECRETS = ["oncelog_" + "S3cret" * 8, "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJTM2NyZXQifQ.U0kzY3JldA"]
+"""Tokens that were taken for a name."""
+STATES = ["no member", "a=1," * 3_000, "a=1,b"]
+"""Contexts that are not by the book."""
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("state", ["no member", "a=1," * 3_000, "a=1,b"])
-def test_a_context_that_is_not_by_the_book_logs_nothing_and_costs_no_trace(
-    collector: Collector, house: ServiceProcess, tmp_path: Path, state: str
+def test_what_no_span_and_no_line_may_show_and_what_is_refused_is_a_span_too(
+    collector: Collector, house: ServiceProcess, tmp_path: Path
 ) -> None:
     with house:
-        requests.put(house.url + TOPIC, headers={"traceparent": GIVEN, "tracestate": state}, timeout=30).raise_for_status()
-        requests.get(house.url + TOPIC, headers={"traceparent": "0" * 600}, timeout=30).raise_for_status()
-        (made,) = collector.named("PUT /v1/namespaces/{namespace}/topics/{topic}")
-        (read,) = collector.named("GET /v1/namespaces/{namespace}/topics/{topic}")
-    trace, _, parent = hexed(made)
-    assert (f"00-{trace}-{parent}-01", made.trace_state, read.parent_span_id) == (GIVEN, "", b"")
-    assert "opentelemetry" not in (tmp_path / "log").read_text()
+        for secret in SECRETS:
+            requests.delete(f"{house.url}/v1/tokens/{secret}", timeout=30)
+            requests.get(f"{house.url}/v1/namespaces/default/topics/{secret}/stats", timeout=30)
+            requests.get(f"{house.url}/nowhere/{secret}", timeout=30)
+        for number, state in enumerate(STATES):
+            headers = {"traceparent": GIVEN, "tracestate": state}
+            requests.put(f"{house.url}{TOPIC}{number}", headers=headers, timeout=30).raise_for_status()
+        requests.get(house.url + TOPIC + "0", headers={"traceparent": "0" * 600}, timeout=30).raise_for_status()
+        requests.post(f"{house.url}{TOPIC}0/publish", json={"messages": ["x" * 5_000]}, timeout=30)
+        (refused,) = collector.named(PUBLISH)  # the last one: all others have come
+        found = {each: collector.named(each) for each in ("GET", "DELETE /v1/tokens/{token}", ONE.replace("GET", "PUT"), ONE)}
+        stats = collector.named(f"{ONE}/stats")
+        until(lambda: (tmp_path / "log").read_text().count("oncelog_...") >= 6, "the lines are written")
+    nowhere, revoked, made, read = found.values()
+    assert [said(each)["url.path"] for each in revoked] == ["/v1/tokens/oncelog_..."] * 2
+    assert [said(each)["messaging.destination.name"] for each in stats] == ["default/oncelog_..."] * 2
+    assert [said(each)["url.path"] for each in nowhere] == ["/nowhere/oncelog_..."] * 2
+    for each in made:
+        trace, _, parent = hexed(each)
+        assert (f"00-{trace}-{parent}-01", each.trace_state) == (GIVEN, "")
+    assert (len(made), [each.parent_span_id for each in read]) == (3, [b""])
+    assert said(refused)["error.type"] == "request_too_large"
+    log = (tmp_path / "log").read_text()
+    assert not any(secret in str(collector.spans) + log for secret in SECRETS)
+    assert "opentelemetry" not in log
 
 
 @pytest.mark.parametrize("how", ["read", "left", "failed", "never begun"])
@@ -155,15 +159,6 @@ async def test_the_span_of_an_answer_line_by_line_ends_as_its_lines_do(how: str)
     assert span.attributes is not None
     assert span.attributes.get("error.type") == ("storage_unavailable" if how == "failed" else None)
     assert gone == ([] if how == "never begun" else [how])
-
-
-@pytest.mark.real
-def test_what_is_refused_for_its_size_is_a_span_too(collector: Collector, tmp_path: Path) -> None:
-    with ServiceProcess(tmp_path / "data", telemetry="true", max_request_bytes=1_024) as house:
-        requests.put(house.url + TOPIC, timeout=30).raise_for_status()
-        requests.post(f"{house.url}{TOPIC}/publish", json={"messages": ["x" * 5_000]}, timeout=30)
-        (refused,) = collector.named(PUBLISH)
-    assert said(refused)["error.type"] == "request_too_large"
 
 
 @pytest.mark.real
