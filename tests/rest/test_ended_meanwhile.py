@@ -6,7 +6,7 @@ import asyncio
 import gc
 import json
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -161,6 +161,24 @@ def head_of(house: House, method: str, target: str, **shown: Any) -> Head:
     return Head(method, path, target.partition("?")[2].encode(), target, headers, **shown)
 
 
+def held_before(
+    house: House, monkeypatch: pytest.MonkeyPatch, owner: Callable[[Service], Any], name: str, head: Head, body: bytes, ended: str
+) -> Answer | OncelogError:
+    """What comes of a request that waits before it calls this method of the service, while the token ``ended`` goes."""
+
+    async def ask(service: Service) -> Answer | OncelogError:
+        held, real = _Held(service), getattr(owner(service), name)
+
+        async def slow(*asked: Any, **how: Any) -> Any:
+            await held.pause()
+            return await real(*asked, **how)
+
+        monkeypatch.setattr(owner(service), name, slow)
+        return await held.outcome(head, body, ended)
+
+    return house.service.on_loop(ask)
+
+
 def test_who_has_waited_a_moment_is_judged_again_as_one_who_has_waited_long(house: House) -> None:
     async def ask(service: Service) -> Answer | OncelogError:
         async def look(call: Call) -> str:
@@ -227,56 +245,22 @@ def test_what_waited_until_its_topic_was_open_is_not_obeyed_once_its_token_is_re
         addresses = "/stats", "/rows", "/producers", "/subscriptions"
         return [house.ada.good("GET", TOPIC + each) for each in addresses]
 
-    async def ask(service: Service) -> Answer | OncelogError:
-        held, opened = _Held(service), service.topics.open
-
-        async def slow(*asked: Any, **how: Any) -> Any:
-            await held.pause()
-            return await opened(*asked, **how)
-
-        monkeypatch.setattr(service.topics, "open", slow)
-        data = b"" if body is None else json.dumps(body).encode()
-        return await held.outcome(head_of(house, method, TOPIC + path), data, house.id)
-
-    before = state()
-    assert isinstance(house.service.on_loop(ask), Unauthorized)
+    before, data = state(), b"" if body is None else json.dumps(body).encode()
+    head = head_of(house, method, TOPIC + path)
+    answer = held_before(house, monkeypatch, lambda service: service.topics, "open", head, data, house.id)
+    assert isinstance(answer, Unauthorized)
     assert state() == before
 
 
-def test_what_waited_for_the_writes_before_it_is_not_stored_once_its_token_is_revoked(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def ask(service: Service) -> Answer | OncelogError:
-        held, known = _Held(service), Judge.known
-
-        async def slow(judge: Judge, *asked: Any, **how: Any) -> Any:
-            await held.pause()
-            return await known(judge, *asked, **how)
-
-        monkeypatch.setattr(Judge, "known", slow)
-        return await held.outcome(head_of(house, "POST", TOPIC + "/publish"), PUBLISHED, house.id)
-
-    assert isinstance(house.service.on_loop(ask), Unauthorized)
-    assert house.messages == 0
-
-
-def test_what_waited_for_the_writes_before_it_is_not_stored_under_a_name_that_may_not_be_used_any_more(
-    house: House, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("certificate", "refused"), [(None, Unauthorized), ("dora", NotAllowed)])
+def test_what_waited_for_the_writes_before_it_is_not_stored_once_its_token_or_the_right_to_its_name_is_gone(
+    house: House, monkeypatch: pytest.MonkeyPatch, certificate: str | None, refused: type[OncelogError]
 ) -> None:
     house.ada.make("cert:dora", "write:default/t:loader-*")
-    ended = house.ada.make("cert:dora", "write:default/t")["id"]
-
-    async def ask(service: Service) -> Answer | OncelogError:
-        held, known = _Held(service), Judge.known
-
-        async def slow(judge: Judge, *asked: Any, **how: Any) -> Any:
-            await held.pause()
-            return await known(judge, *asked, **how)
-
-        monkeypatch.setattr(Judge, "known", slow)
-        return await held.outcome(head_of(house, "POST", TOPIC + "/publish", certificate="dora"), PUBLISHED, ended)
-
-    assert isinstance(house.service.on_loop(ask), NotAllowed)
+    unnamed = house.ada.make("cert:dora", "write:default/t")["id"]
+    head = head_of(house, "POST", TOPIC + "/publish", **({"certificate": certificate} if certificate else {}))
+    ended = unnamed if certificate else house.id
+    assert isinstance(held_before(house, monkeypatch, lambda _: Judge, "known", head, PUBLISHED, ended), refused)
     assert house.messages == 0
 
 
@@ -312,17 +296,9 @@ def test_a_commit_whose_token_is_revoked_while_it_waits_stays_in_progress(house:
     bob.good("POST", "/v1/atomic", json={"group": "g", "id": "whole"})
     bob.good("PUT", f"{TOPIC}/stage/whole/0", json={"messages": ["m"]})
 
-    async def ask(service: Service) -> Answer | OncelogError:
-        held, work = _Held(service), Endings._work
-
-        async def slow(endings: Endings, *asked: Any) -> Any:
-            await held.pause()
-            return await work(endings, *asked)
-
-        monkeypatch.setattr(Endings, "_work", slow)
-        return await held.outcome(head_of(house, "POST", "/v1/atomic/whole/commit"), b'{"parts": []}', house.id)
-
-    assert isinstance(house.service.on_loop(ask), Unauthorized)
+    head = head_of(house, "POST", "/v1/atomic/whole/commit")
+    answer = held_before(house, monkeypatch, lambda _: Endings, "_work", head, b'{"parts": []}', house.id)
+    assert isinstance(answer, Unauthorized)
     assert again.good("GET", "/v1/atomic/whole")["state"] == "in_progress"
     assert again.good("POST", "/v1/atomic/whole/commit", json={"parts": []})["state"] == "committed"
     assert house.messages == 1
