@@ -66,14 +66,3 @@ def test_switched_on_for_a_topic_with_history_it_knows_all_of_it(house: House, h
     topic.request("PUT", "/properties", json={"deduplication": "true"})
     assert told(topic.send("p", 0, 3, 4, 5)) + told(topic.send("q", 9)) == "ddds" + "d"
     house.damaged = True  # one was stored twice
-
-
-def test_all_producers_are_listed_page_by_page(house: House) -> None:
-    names = [f"p{each:02}" for each in range(25)]
-    for at, name in enumerate(reversed(names)):
-        house.topic.send(name, 0) if at % 2 else house.topic.open_producer(name, "n")
-    seen: list[str] = []
-    while page := house.topic.request("GET", f"/producers?limit=10&after={seen[-1] if seen else ''}").json():
-        assert len(page) <= 10
-        seen += [each["name"] for each in page]
-    assert seen == names

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from oncelog import Reader
-from oncelog.errors import MessagesExpired, OffsetOutOfRange, StaleMessageId
+from oncelog.errors import MessagesExpired, OffsetOutOfRange
 from oncelog.wire.models import TopicAsked
 from oncelog_service.log.judgements import Judgement, judged, judged_at
 from oncelog_service.log.keep import expiry
-from tests.rest.talk import Topic, assert_problem
+from tests.rest.talk import Topic
 from tests.world.house import HOUR, SECOND, House
 
 YEAR = str(365 * 24 * 3_600)
@@ -200,26 +200,3 @@ def test_a_reader_of_columns_is_told_what_is_gone(house: House, topic: Topic, de
         assert (told.value.first, told.value.upcoming) == (4, 12)
         assert client.read_columns("t", 4, 12).offsets[0].first == 10
     assert client.read_columns("t", 10, 12, refuse_expired=True).next == 12
-
-
-# --- a topic made anew
-
-
-@pytest.mark.parametrize("start", ["latest", 2, "earliest"])
-def test_a_reader_is_told_that_its_topic_was_made_anew(house: House, start: str | int) -> None:
-    topic, client = house.topic, house.client
-    publish(topic, 0, 1)
-    reader = Reader("t", client=client, start=start)  # type: ignore[arg-type]
-    assert len(reader.read(timeout=0)) == (2 if start == "earliest" else 0)
-    assert reader.generation == 1
-    house.again()
-    publish(topic, *range(5))
-    with pytest.raises(StaleMessageId) as told:
-        reader.read(timeout=0)
-    assert told.value.generation == 2
-    reader.seek("earliest")
-    assert offsets(reader) == [0, 1, 2, 3, 4]
-    with pytest.raises(StaleMessageId):
-        Reader("t", client=client, start=2, generation=1).read(timeout=0)
-    assert assert_problem(topic.poll(startOffset=2, generation=1), 400, "stale_message_id")["generation"] == 2
-    assert topic.payloads(startOffset=2, generation=2) == ["2", "3", "4"]
