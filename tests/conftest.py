@@ -56,7 +56,15 @@ T = TypeVar("T")
 _Report = TypeVar("_Report", pytest.CollectReport, pytest.TestReport)
 
 SPARK = "tests/spark/"
-FIRST = (SPARK, "tests/scenarios/test_spark", "tests/test_coverage", "tests/scenarios/", "tests/docs/", "tests/behaviours/")
+FIRST = (
+    SPARK,
+    "tests/scenarios/test_spark",
+    "tests/test_coverage",
+    "tests/simulation/",
+    "tests/scenarios/",
+    "tests/docs/",
+    "tests/behaviours/",
+)
 """How the addresses of those begin that are run first: files that take long, so that none is left over for the end.
 xdist gives each worker two files to begin with, so the third is a short one: it lies behind all of Spark."""
 

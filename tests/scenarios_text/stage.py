@@ -77,7 +77,7 @@ class Stage:
         self.network.strike = self._strike
         self.silent = f"http://{SILENT[0]}:{SILENT[1]}," if silent else ""
         standing = Process("silent", SILENT[0])
-        standing.stopped = True
+        standing.runs = False
         self.network.listening[SILENT] = standing, lambda client: asyncio.Protocol()
         self.instance = self._instance(foreign_write_pointers=foreign, **({"token": OPERATORS} if locked else {}))
         self.saved = crashed(self.instance.machine.disk)

@@ -373,7 +373,7 @@ class Worker(Client):
             AsyncConsumer(self.reading.topic, self.name, client=client, page_size=self.random.choice([3, 100])) as consumer,
         ):
             while True:
-                messages = await consumer.receive(20, timeout=self.random.choice([1, 20]))
+                messages = await consumer.receive(20, timeout=self.random.choice([3, 20]))
                 for message in messages:
                     self.reading.receive(found(message))
                     self.world.given[self.reading.topic] = message
@@ -415,7 +415,7 @@ class Follower(Client):
             ) as reader,
         ):
             while True:
-                for message in await reader.read(50, timeout=self.random.choice([1, 20])):
+                for message in await reader.read(50, timeout=self.random.choice([3, 20])):
                     self.reading.receive(found(message))
                     self._last = message.message_id
 
@@ -428,19 +428,19 @@ def _stored(world: World, group: Group, sent: Sent, offset: int | None, message_
 def everyone(world: World) -> Sequence[Client]:
     """Those whose work ends."""
     return [
-        *(Loader(world, f"loader{number}", 60) for number in range(2)),
-        Loader(world, "recorder", 60, RECORDS),
-        Keeper(world, "keeper", 8),
-        Guest(world, "guest", 3),
-        Query(world, "query", 10),
-        Shop(world, "shop", 15),
-        Nameless(world, "nameless", 15),
-        Twice(world, "twice", 30),
-        *(Transactor(world, f"transactor{number}", 10) for number in range(2)),
-        *(Drafter(world, f"drafter{number}", 5) for number in range(2)),
-        Foreigner(world, FOREIGN, 6),
-        *(Committer(world, f"committer{number}", 12) for number in range(2)),
-        *(Racer(world, f"racer{number}", 10) for number in range(2)),
+        *(Loader(world, f"loader{number}", 30) for number in range(2)),
+        Loader(world, "recorder", 30, RECORDS),
+        Keeper(world, "keeper", 6),
+        Guest(world, "guest", 2),
+        Query(world, "query", 6),
+        Shop(world, "shop", 8),
+        Nameless(world, "nameless", 8),
+        Twice(world, "twice", 10),
+        *(Transactor(world, f"transactor{number}", 6) for number in range(2)),
+        *(Drafter(world, f"drafter{number}", 4) for number in range(2)),
+        Foreigner(world, FOREIGN, 4),
+        *(Committer(world, f"committer{number}", 7) for number in range(2)),
+        *(Racer(world, f"racer{number}", 6) for number in range(2)),
     ]
 
 

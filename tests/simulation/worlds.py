@@ -146,7 +146,7 @@ class Nemesis:
             if self.random.random() < 0.7:
                 await self._moment(self.random.choice(["sync", "send", "answer"]))
             self.instance = self.random.choice(self.world.instances)
-            await self.random.choices(deeds, [12, 2, 4, 2, 1, 2, 1])[0]()
+            await self.random.choices(deeds, [16, 2, 4, 2, 1, 2, 1])[0]()
 
     async def _moment(self, kind: str) -> None:
         """Return right behind the next event of a kind, or some steps later, or after a second without one."""
@@ -170,7 +170,7 @@ class Nemesis:
         instance.kill()
         await asyncio.sleep(self.random.choice([0.0, 0.3, 5.0]))
         await instance.start()
-        while self.random.random() < 0.2:  # and again, while it recovers
+        while self.random.random() < 0.3:  # and again, while it recovers
             await asyncio.sleep(self.random.expovariate(50))
             instance.kill()
             await instance.start()
@@ -254,7 +254,7 @@ async def _main(
     network.weather = rough
     reading = [asyncio.ensure_future(each.run()) for each in followers(world)]
     working = [asyncio.ensure_future(each.run()) for each in clients(world)]
-    evil = asyncio.ensure_future(Nemesis(world, 1.0).run())
+    evil = asyncio.ensure_future(Nemesis(world, 0.5).run())
     await _all(working, [evil, *reading])
     evil.cancel()
     with suppress(asyncio.CancelledError):
@@ -264,7 +264,7 @@ async def _main(
     for instance in world.instances:
         disarm(instance.disk)
         await instance.restore()
-    await asyncio.sleep(60)
+    await asyncio.sleep(30)
     for each in reading:
         each.cancel()
         with suppress(asyncio.CancelledError):
@@ -302,7 +302,7 @@ async def _judge(world: World) -> int:
     async with world.client() as client:
         for pointer, group in world.history.pointers.items():
             state = (await client.transaction_status(pointer)).state
-            assert state in ("committed", "aborted", "invalid"), f"transaction {pointer} is {state} after a minute"
+            assert state in ("committed", "aborted", "invalid"), f"transaction {pointer} is {state} after half a minute"
             world.history.decided(group, "there" if state == "committed" else "gone")
         for held in await client.held():
             await client.end_held(held.topic, held.write_pointer, committed=False)

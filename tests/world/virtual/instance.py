@@ -192,7 +192,7 @@ class Instance:
         """Have it stand still for so long, as a machine that is paused does."""
         process = self.process
         self.loop.trace.note("hang", self.name, f"{seconds:.3f}")
-        process.stopped = True
+        process.runs = False
         await asyncio.sleep(seconds)
         if process.alive:
             self.loop.trace.note("wake", self.name)

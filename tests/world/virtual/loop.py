@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import math
 from asyncio.events import Handle, TimerHandle
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -52,8 +51,7 @@ class Process:
     def __init__(self, name: str, host: str) -> None:
         self.name = name
         self.host = host
-        self.alive = True
-        self.stopped = False
+        self.alive = self.runs = True
         self.held: list[Handle] = []
         """What is to run when it goes on."""
         self.remains: list[object] = []
@@ -68,7 +66,7 @@ class Process:
 
     def kill(self) -> None:
         """Nothing of it runs any more."""
-        self.alive = False
+        self.alive = self.runs = False
         self.remains += self.held
         if self.ended is not None and not self.ended.done():
             self.ended.set_result(None)
@@ -79,25 +77,11 @@ def context_of(process: Process | None) -> Context:
     return Context() if process is None else process.context.copy()
 
 
-class _Clockwork:
-    """Stands for the selector: there are no files, so asking them means that nothing is left to do now."""
-
-    def __init__(self, loop: VirtualLoop) -> None:
-        self._loop = loop
-
-    def select(self, timeout: float | None) -> list[object]:
-        self._loop.advance(timeout)
-        return []
-
-    def close(self) -> None:
-        """There is nothing to close."""
-
-
 class VirtualLoop(asyncio.BaseEventLoop):
     """One for a whole world."""
 
     _ready: deque[Handle]
-    _scheduled: list[TimerHandle]
+    _stopping: bool
 
     def __init__(self, random: Random, trace: Trace, mean_delay: float = 0.0005) -> None:
         """``mean_delay``: seconds that what threads do takes, on average; 0: no time, in order."""
@@ -109,10 +93,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._since = 0
         """Turns when the time moved last."""
         self._mean = mean_delay
+        self._timers: list[tuple[float, int, TimerHandle]] = []
+        """A heap: of those of one time the one that was made first is first."""
         self._numbers = count()
         self._told: dict[Process | None, float] = {}
         """Process → when the last of what its threads have told it comes."""
-        self._selector = _Clockwork(self)
         self.set_exception_handler(lambda loop, context: trace.note("unhandled", context["message"]))
         trace.clock = self.time
         trace.turns = lambda: self.turns
@@ -131,27 +116,35 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Of a client."""
         return Clock(self.time, self.wall, never)
 
-    @property
-    def _clock_resolution(self) -> float:
-        return math.ulp(self.now)  # else timers run early, and find that it is not time yet
-
-    @_clock_resolution.setter
-    def _clock_resolution(self, _: float) -> None:
-        """It follows from the time."""
-
-    def advance(self, seconds: float | None) -> None:
-        """Move to the next timer, unless something is ready (0)."""
+    def _run_once(self) -> None:
+        """A turn: what is ready, or what the next timer makes so, each where its process runs."""
+        ready, timers = self._ready, self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
         self.turns += 1
+        if not ready and not self._stopping:
+            self._advance()
+        elif self.turns - self._since > MOST_TURNS:
+            raise Stuck(f"at {self.now:.3f} s the time does not move; {self.waiting()}")
+        while timers and timers[0][0] <= self.now:
+            ready.append(heapq.heappop(timers)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle._cancelled:  # type: ignore[attr-defined]
+                continue
+            process: Process | None = handle._context.get(PROCESS)  # type: ignore[attr-defined]
+            if process is None or process.runs:
+                handle._run()
+            else:
+                (process.held if process.alive else process.remains).append(handle)
+
+    def _advance(self) -> None:
+        """Move to the next timer."""
         if self.turns > MOST_TURNS_IN_ALL:
             raise Stuck(f"after {self.turns} turns of the loop, at {self.now:.3f} s, nothing has ended; {self.waiting()}")
-        if seconds is None:
+        if not self._timers:
             raise Stuck(f"nothing is left that could happen; {self.waiting()}")
-        if seconds <= 0:
-            if self.turns - self._since > MOST_TURNS:
-                raise Stuck(f"at {self.now:.3f} s the time does not move; {self.waiting()}")
-            return
-        self.now = max(self.now, self._scheduled[0].when())
-        self._since = self.turns
+        self.now, self._since = self._timers[0][0], self.turns
         if self.now > LIMIT_SECONDS:
             raise Stuck(f"nothing has ended in {LIMIT_SECONDS:g} s; {self.waiting()}")
 
@@ -169,15 +162,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # --- what runs
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Handle:  # type: ignore[override]
-        handle = _Handle(callback, args, self, context)
+        handle = Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None) -> TimerHandle:  # type: ignore[override]
-        timer = _Timer(max(when, self.now), callback, args, self, context)
-        timer.number = next(self._numbers)
-        heapq.heappush(self._scheduled, timer)
-        timer._scheduled = True
+        timer = TimerHandle(max(when, self.now), callback, args, self, context)
+        heapq.heappush(self._timers, (timer.when(), next(self._numbers), timer))
         return timer
 
     def call_later(  # type: ignore[override]
@@ -234,50 +225,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def resume(self, process: Process) -> None:
         """Have one that was stopped go on."""
-        process.stopped = False
+        process.runs = process.alive
         held, process.held = process.held, []
         self._ready.extend(held)
-
-    def _process_events(self, event_list: list[object]) -> None:
-        """There are none: there are no files."""
-
-    def _write_to_self(self) -> None:
-        """Nobody sleeps."""
-
-
-def _runs(handle: _Handle | _Timer) -> bool:
-    """Whether its process runs."""
-    process = handle._context.get(PROCESS)
-    if process is None:
-        return True
-    if not process.alive:
-        process.remains.append(handle)
-        return False
-    if process.stopped:
-        process.held.append(handle)
-        return False
-    return True
-
-
-class _Handle(Handle):
-    _context: Context
-
-    def _run(self) -> None:
-        if _runs(self):
-            super()._run()
-
-
-class _Timer(TimerHandle):
-    """Of those of one time the one that was made first is first."""
-
-    __slots__ = ("number",)
-    number: int
-    _context: Context
-    _scheduled: bool
-
-    def __lt__(self, other: TimerHandle) -> bool:
-        return (self._when, self.number) < (other._when, other.number)  # type: ignore[attr-defined]
-
-    def _run(self) -> None:
-        if _runs(self):
-            super()._run()

@@ -33,11 +33,13 @@ class Outside:
         before, hook = logging.root.manager.disable, sys.unraisablehook
         logging.disable(logging.CRITICAL)
         sys.unraisablehook = self._unraisable
+        gc.freeze()  # what was there before is not looked through at the end
         try:
             yield
         finally:
             self.runs = False
             gc.collect()
+            gc.unfreeze()
             sys.unraisablehook = hook
             logging.disable(before)
 
