@@ -37,7 +37,7 @@ def service(tmp_path: Path) -> Iterator[ServiceProcess]:
 # --- the service is killed
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.slow)])
 def test_kills_of_the_service_under_load_lose_double_and_reorder_nothing(service: ServiceProcess, kills: int) -> None:
     with seeded() as rng:
         load = Load([service.url], TOPIC, rng, writers=MIXED[:5], followers=1, back=lambda: None)
@@ -62,8 +62,14 @@ SENDERS = 64
 
 
 @pytest.mark.timeout(3_600)
-@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", [OneByOne, Awaiting])
+@pytest.mark.parametrize(
+    ("kind", "kills"),
+    [
+        (OneByOne, 2),
+        pytest.param(OneByOne, 100, marks=pytest.mark.slow),
+        pytest.param(Awaiting, 100, marks=pytest.mark.slow),
+    ],
+)
 def test_senders_who_all_wait_for_one_message_when_the_service_is_killed_lose_double_and_reorder_nothing(
     service: ServiceProcess, kind: type[OneByOne], kills: int
 ) -> None:
@@ -92,7 +98,7 @@ def test_senders_who_all_wait_for_one_message_when_the_service_is_killed_lose_do
 
 @pytest.mark.parametrize(
     ("kind", "rows", "kills"),
-    [("calls", 15_000, 3), ("tasks", 8_000, 3), pytest.param("calls", 100_000, 20, marks=pytest.mark.slow)],
+    [("calls", 8_000, 2), ("tasks", 8_000, 2), pytest.param("calls", 100_000, 20, marks=pytest.mark.slow)],
 )
 def test_a_producer_killed_at_random_moments_resumes_and_every_row_is_there_once(
     service: ServiceProcess, kind: str, rows: int, kills: int

@@ -118,7 +118,7 @@ class Publishing(threading.Thread):
             self.failure = error
 
 
-@pytest.mark.parametrize(("service_kills", "consumer_kills"), [(2, 2), pytest.param(25, 25, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("service_kills", "consumer_kills"), [(1, 1), pytest.param(25, 25, marks=pytest.mark.slow)])
 def test_kills_of_service_and_consumer_lose_and_reorder_nothing_and_deliver_nothing_acknowledged(
     tmp_path: Path, service_kills: int, consumer_kills: int
 ) -> None:

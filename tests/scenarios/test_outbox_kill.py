@@ -35,7 +35,7 @@ WRITERS = 16
 TAKEOVER_SECONDS = 0.5
 
 
-@pytest.fixture(params=["postgresql", "sqlite"])
+@pytest.fixture(params=["postgresql", pytest.param("sqlite", marks=pytest.mark.slow)])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     """The database of the outbox."""
     with shop(request.param, tmp_path) as made:
@@ -60,7 +60,7 @@ def shop(kind: str, tmp_path: Path) -> Iterator[Engine]:
 @pytest.mark.parametrize(
     ("kills", "relays", "with_service"),
     [
-        (3, 2, False),
+        (2, 2, False),
         pytest.param(20, 1, False, marks=pytest.mark.slow),
         pytest.param(20, 2, False, marks=pytest.mark.slow),
         pytest.param(10, 1, True, marks=pytest.mark.slow),

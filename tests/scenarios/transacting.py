@@ -86,20 +86,18 @@ def states_of(client: Client, attempts: Sequence[Attempt]) -> dict[int, str]:
     return {**client.transaction_states([each.pointer for each in attempts])}
 
 
-def _publish_and_wait(url: str, topic: str, producer: str, stored: str, timeout: str) -> None:
-    """A client that publishes within a transaction, says which, and never ends it."""
+def _publish_and_wait(url: str, topic: str, producer: str, timeout: str) -> None:
+    """A client that stores and publishes within a transaction, says which, and never ends it."""
     with Client(url) as client:
         client.open_producer(topic, producer)
         pointer = client.start_transaction(timeout=float(timeout)).write_pointer
         payloads = [f"{producer}:lost:{number}".encode() for number in range(300)]
         request = PublishRequest(payloads, producer, sequence_ids=list(range(300)), write_pointer=pointer)
-        if stored == "stored":
-            client.store(topic, request)
-            request = PublishRequest([], producer, write_pointer=pointer)
-        client.publish_transactional(topic, request)
+        client.store(topic, request)
+        client.publish_transactional(topic, PublishRequest([], producer, write_pointer=pointer))
         print(pointer, flush=True)
         threading.Event().wait(PATIENCE)
 
 
 if __name__ == "__main__":
-    _publish_and_wait(*sys.argv[1:6])
+    _publish_and_wait(*sys.argv[1:5])
