@@ -11,6 +11,7 @@ from unittest import mock
 from oncelog.producing.twins import ProducerTwin
 from oncelog.reading import twins
 from oncelog.sql.outbox.database import OutboxDatabase
+from oncelog_dedup import SequenceMap, Snapshot
 from oncelog_dedup.deduplicator import Deduplicator, Verdict
 from oncelog_service.access.access import Access
 from oncelog_service.atomic.endings import Endings
@@ -19,6 +20,7 @@ from oncelog_service.group_commit import Writer
 from oncelog_service.log import settling
 from oncelog_service.log.keep import recovery
 from oncelog_service.log.keep.removal import Removal
+from oncelog_service.log.keep.snapshots import Snapshots
 from oncelog_service.log.read import pages, polls
 from oncelog_service.storage.memory import MemoryStore
 from oncelog_service.storage.port import Batch
@@ -168,6 +170,18 @@ def a_forged_rollback_is_answered() -> Iterator[Plant]:
     yield settling, "_are_rolled_back", lambda *args: True
 
 
+def a_snapshot_passes_what_is_undecided() -> Iterator[Plant]:
+    before = Snapshots._current
+
+    def current(self: Any) -> list[Snapshot]:
+        live = SequenceMap()
+        for producer, last_entry in self._fold.items():
+            live.raise_to(producer, last_entry)
+        return [Snapshot(live, self._fold.position), *before(self)[1:]]
+
+    yield Snapshots, "_current", current
+
+
 SOON = {
     "acknowledged_before_the_sync": 25,
     "a_failed_write_is_passed_over": 25,
@@ -200,6 +214,7 @@ FAULTS: Mapping[str, Callable[[], Iterator[Plant]]] = {
         a_poll_is_given_what_is_undecided,
         a_transaction_sees_what_is_decided_later,
         a_forged_rollback_is_answered,
+        a_snapshot_passes_what_is_undecided,
     )
 }
 
