@@ -136,7 +136,8 @@ class Topics:
         self.scans = scans
         self._policies = _read_policies(store)
         self.rolled_back_by_hand = _read_rolled_back(store)
-        """Keys of the pointers whose messages an operator has rolled back on a topic, whether it is open or not."""
+        """Keys of the pointers whose messages an operator has rolled back on a topic, whether it is open or not. Topics that are
+        open note here what is said of them."""
         self._opening: dict[tuple[TopicName, bool], asyncio.Task[TopicLog]] = {}
         self._open: dict[TopicName, TopicLog] = {}
         self._settling: set[asyncio.Task[None]] = set()
@@ -398,6 +399,7 @@ class Topics:
                 max_bytes_of=partial(self.max_bytes, name[0]),
                 cache=self._cache.topic(),
                 counts=self._writer.counts.topics.of(name),
+                rolled_back_by_hand=self.rolled_back_by_hand,
                 recovered=recovered,
             )
             log = self._open[name] = TopicLog(topic, recovered, self.scans)
@@ -467,15 +469,6 @@ class Topics:
                 found += [topic_of_participant(each)] if each.startswith(own) else []
         return found
 
-    async def end_foreign(self, log: TopicLog, pointer: int, committed: bool) -> None:
-        """End a write pointer on an open topic at an operator's word. See :meth:`Settling.end_foreign`."""
-        try:
-            await log.settling.end_foreign(pointer, committed)
-        finally:  # also of a roll-back that is noted, and goes on when there is room
-            noted = log.topic.pointers.ended_by_hand.get(pointer)
-            if noted is not None and not noted.committed:
-                self.rolled_back_by_hand.add(pointer_key(log.topic.prefix, pointer))
-
     def check_not_rolled_back(self, namespace: str, topic: str, generation: int, pointers: Iterable[int]) -> None:
         """Raises TransactionConflict: the transaction of these pointers cannot commit as a whole any more.
 
@@ -517,7 +510,10 @@ class Topics:
 
         Raises StorageUnavailable, TopicDamaged.
         """
-        self.rolled_back_by_hand |= await read(_read_rolled_back, self._store)
+        known = self.rolled_back_by_hand.copy()
+        found = await read(_read_rolled_back, self._store)
+        self.rolled_back_by_hand -= known - found  # forgotten, as what is noted here meanwhile is not
+        self.rolled_back_by_hand |= found
         before = self._policies
         policies = await read(_read_policies, self._store)
         if self._policies is before:  # else some were set here meanwhile; the next time is soon

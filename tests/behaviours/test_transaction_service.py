@@ -34,6 +34,7 @@ from tests.patience import until
 from tests.rest.talk import TIMEOUT, Topic, assert_problem
 from tests.sdk.fakes import fake_server, problem
 from tests.world.clock import ManualClock
+from tests.world.disk import Gate
 from tests.world.house import House
 from tests.world.service import RunningService, free_port, running_service
 
@@ -163,6 +164,24 @@ def test_what_an_operator_rolled_back_while_the_transaction_was_not_known_commit
     assert [beside.make(name).seen(beside.client.start_transaction()) for name in ("t", "other")] == [[], []]
 
 
+def test_it_does_so_from_the_moment_on_at_which_the_operators_word_is_noted(alone: Alone, beside: House) -> None:
+    pointer = beside.client.start_transaction(timeout=600).write_pointer
+    for name in ("t", "other"):
+        assert beside.make(name).publish_under(pointer, name).ok
+    gate = Gate()
+    with ThreadPoolExecutor(1) as pool, Client(beside.service.url) as operator:
+        with alone.put_back():
+            until(lambda: answered(lambda: beside.client.transaction_states([pointer])))
+            beside.disk.before_sync = lambda batches: gate(batches) if beside.disk.tables[Table.ENDED] else None
+            ending = pool.submit(operator.end_held, "t", pointer, committed=False)
+            gate.entered.wait()  # the note is on the disk; what was published is being rolled back
+        until(lambda: answered(lambda: beside.client.transaction_states([pointer])))
+        with pytest.raises(TransactionConflict, match="default/t"):
+            beside.client.commit_transaction(pointer)
+        gate.opened.set()
+        ending.result()
+
+
 @pytest.mark.parametrize("committed", [True, False])
 def test_an_end_that_an_operator_had_said_otherwise_on_a_topic_stays_there_and_is_said(
     alone: Alone, beside: House, committed: bool, caplog: pytest.LogCaptureFixture
@@ -248,7 +267,8 @@ def test_a_commit_is_refused_by_what_another_instance_has_noted_of_an_operators_
         asked = {"messages": ["x"], "transactionWritePointer": pointer}
         ada.good("POST", "/v1/namespaces/default/topics/t/publish", json=asked)
         batch = Batch()
-        batch.put(Table.ENDED, pointer_key(generation_key(topic_key("default", "t"), 1), pointer), note)
+        key = pointer_key(generation_key(topic_key("default", "t"), 1), pointer)
+        batch.put(Table.ENDED, key, note)
 
         async def noted(service: Service) -> None:
             await service.writer.submit(batch)
@@ -258,6 +278,10 @@ def test_a_commit_is_refused_by_what_another_instance_has_noted_of_an_operators_
         answer = ada.request("POST", f"/v1/transactions/{pointer}/commit", json={})
         assert answer.status_code == status, answer.text
         assert answer.json().get("code", "committed") == ("committed" if status == 200 else "transaction_conflict")
+        batch = Batch()
+        batch.delete(Table.ENDED, key)
+        service.on_loop(noted)
+        assert not service.service.topics.rolled_back_by_hand, "it has forgotten it since"
 
 
 def test_the_service_stops_at_once_while_others_wait_for_transactions_that_are_not_settled() -> None:

@@ -210,7 +210,7 @@ DEEP = b"[" * 200_000
 CALLS: list[Callable[[Client], object]] = [
     *[Client.topics, Client.namespaces, lambda client: client.topic("t"), lambda client: client.stats("t")],
     *[lambda client: list(client.producers("t")), lambda client: list(client.subscriptions("t"))],
-    lambda client: list(client.verify("t")),
+    *[lambda client: list(client.verify("t")), lambda client: list(client.backup("d"))],
     *[Client.start_transaction, lambda client: client.transaction_status(5), lambda client: client.commit_transaction(5)],
     *[lambda client: list(client.transactions()), lambda client: client.prune_transactions([1])],
     *[lambda client: client.publish_transactional("t", PublishRequest([])), lambda client: client.store("t", PublishRequest([]))],
@@ -223,7 +223,8 @@ CALLS: list[Callable[[Client], object]] = [
 def test_whatever_answers_it_is_an_error_of_ours() -> None:
     problem = {"content-type": "application/problem+json"}
     answers = [
-        *[Answer(body=body) for body in (b"", b"null", b"{}", b"[1]", b'{"of": "x", "messages": []}', DEEP, b"\xff" * 50)],
+        *[Answer(body=body) for body in (b"", b"null", b"{}", b"[1]", DEEP, b"\xff" * 50)],
+        *[Answer(body=body) for body in (b'{"of": "x", "messages": []}', b'{"problem": "x"}')],
         Answer(body=b"<html>Welcome to this hotel", headers={"content-type": "text/html"}),
         Answer(400, DEEP, problem),
         Answer(409, b'{"code": "offset_mismatch", "detail": {}, "definite": 5, "expected": [1]}', problem),

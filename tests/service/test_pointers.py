@@ -385,10 +385,11 @@ async def test_what_an_operator_said_of_a_pointer_is_kept_until_both_snapshots_h
     disk, clock = Disk(), ManualClock()
     async with opened(disk, clock, BOTH) as house:
         await house.log.publish(PublishRequest(payloads, write_pointer=FOREIGN))
-        await house.log.settling.end_foreign(FOREIGN, True)
+        await house.log.settling.end_foreign(FOREIGN, False)
 
         async def kept() -> int:
             await house.log.settling.settle_expired()
+            assert house.log.topic.rolled_back_by_hand == disk.tables[Table.ENDED].keys()
             return len(disk.tables[Table.ENDED])
 
         assert await kept() == 1

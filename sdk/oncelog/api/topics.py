@@ -59,6 +59,12 @@ class _Progress(Resource):
     of: int
 
 
+class _Broken(Resource):
+    """An answer that ends with an error."""
+
+    problem: dict[str, Any]
+
+
 PropertyValue = str | int | bool
 
 
@@ -172,7 +178,7 @@ class AsyncApi(TokenCalls):
         async for line in self._lines(topic_path(namespace, topic) + "/verify", idempotent=True):
             said = parse(dict[str, Any], line)
             if "problem" in said:
-                raise from_problem(said["problem"], 500)
+                raise from_problem(parse(_Broken, line).problem, 500)
             if "of" in said:
                 progress = parse(_Progress, line)
                 yield progress.messages, progress.of
@@ -193,7 +199,7 @@ class AsyncApi(TokenCalls):
         async for line in self._lines("/v1/backup", body, JSON, idempotent=False):
             said = parse(dict[str, Any], line)
             if "problem" in said:
-                raise from_problem(said["problem"], 500)
+                raise from_problem(parse(_Broken, line).problem, 500)
             if "of" in said:
                 progress = parse(_BackupProgress, line)
                 yield progress.bytes, progress.of

@@ -91,6 +91,8 @@ class OpenTopic:
     """What a topic with this row takes in a second, as topic and namespace say at this moment."""
     max_bytes_of: Callable[[TopicRow], MaxBytes | None] = lambda row: None
     """What its messages may take, likewise."""
+    rolled_back_by_hand: set[bytes] = field(default_factory=set)
+    """Keys of the pointers that an operator has rolled back on any topic of the store."""
     recovered: InitVar[Recovered]
 
     dedup: Deduplicator = field(init=False)

@@ -123,10 +123,15 @@ class Settling:
         self._topic.check_open()  # it may have waited for long: whoever has opened the topic since has read what was noted
         # The row of a group without messages is at the offset of what comes next: it is passed once that is.
         upto = max((run.first_offset + max(run.count, 1) for run in self._fold.unsettled.get(pointer, ())), default=0)
-        row = EndedRow(committed, upto)
-        batch = Batch()
-        batch.put(Table.ENDED, pointer_key(self._prefix, pointer), encode_record(row))
-        await self._writer.submit(batch, partial(self._pointers.ended_by_hand.__setitem__, pointer, row))
+        row, key, batch = EndedRow(committed, upto), pointer_key(self._prefix, pointer), Batch()
+        batch.put(Table.ENDED, key, encode_record(row))
+
+        def noted() -> None:
+            self._pointers.ended_by_hand[pointer] = row
+            if not committed:
+                self._topic.rolled_back_by_hand.add(key)
+
+        await self._writer.submit(batch, noted)
 
     async def settle_ended(self, pointers: Collection[int], *, under: int | None = None) -> dict[int, TransactionState | None]:
         """Settle those of the pointers whose transactions have ended.
@@ -185,6 +190,7 @@ class Settling:
             await self._writer.submit(batch)
             for each in old:
                 del ended[each]
+                self._topic.rolled_back_by_hand.discard(pointer_key(self._prefix, each))
 
     async def end_foreign(self, pointer: int, committed: bool) -> None:
         """End a write pointer on this topic that our transaction service does not know, at an operator's word: nothing more is

@@ -52,7 +52,8 @@ async def end(call: Call, asked: EndHeld) -> None:
     """
     pointer = pointer_of(call)
     call.note(asked)
-    await call.service.topics.end_foreign(await call.log(), pointer, asked.committed)
+    log = await call.log()
+    await log.settling.end_foreign(pointer, asked.committed)
 
 
 async def _with_states(call: Call, found: list[M]) -> list[M]:
