@@ -341,7 +341,8 @@ class ExpectationsNotChecked(OncelogError, status=409):
 
 class KeyInTransaction(OncelogError, status=409):
     __doc__ = (
-        "The newest message of a key that an expectation names belongs to a transaction that is not settled yet; try again then."
+        "The newest message of a key that an expectation names belongs to another transaction, which is not settled yet; "
+        "try again then."
     )
 
     key: str
