@@ -11,5 +11,6 @@ if __name__ == "__main__":
         if len(sys.argv) > 1 and scenario.path.stem not in sys.argv[1:]:
             continue
         scenario.accept()
-        if (new := read(scenario.path)) != scenario:
+        new, verdict = read(scenario.path), scenario.verdict()
+        if new.expected != scenario.expected or verdict is None or verdict["digest"] == "?":
             print(f"{scenario.path.name}: read it; where it is right, its digest is {new.digest}")

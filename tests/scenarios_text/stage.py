@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from random import Random
-from typing import Any, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from oncelog import AsyncClient
 from oncelog.api.api import surrounded
@@ -44,6 +45,10 @@ SHOWN = (
     "incarnation",
 )
 """What is shown of an error."""
+
+
+class Misspelt(ValueError):
+    """A deed says what the language does not know."""
 
 
 class Actor:
@@ -86,6 +91,10 @@ class Stage:
         self.actors: dict[str, Actor] = {}
         self.actors["operator"] = Actor(self, "operator", OPERATORS if locked else None)
         self.pending: dict[str, asyncio.Task[str]] = {}
+        self.atomic: set[str] = set()
+        """Names under which something was staged or committed."""
+        self.playing = 0
+        """Index of the line that is played."""
 
     def _instance(self, **settings: Any) -> Instance:
         found = {"snapshot_messages": 3, "retention_seconds": 30, **settings}
@@ -107,7 +116,9 @@ class Stage:
         await self.instance.start()
         operator = self.actor("operator")
         await self.loop.begin(operator.process, operator.client.create_topic("t", {"check.expected.offsets": True}))
-        answers = [await self._line(line) for line in lines]
+        answers = []
+        for self.playing, line in enumerate(lines):
+            answers.append(await self._line(line))
         await self.instance.restore()
         return answers
 
@@ -130,9 +141,15 @@ class Stage:
     async def _deed(self, deed: str) -> str:
         words = deed.removesuffix("&").split()
         if words[0] in WORLD:
-            return await WORLD[words[0]](self, words[1:])
-        actor, act = self.actor(words[0]), ACTORS[words[1]]
-        task = self.loop.begin(actor.process, told(act(self, actor, words[2:])))
+            happens = WORLD[words[0]]
+            rest, _ = happens.parse(words[1:])
+            return await happens.act(self, rest)
+        if len(words) < 2 or words[1] not in ACTORS:
+            raise Misspelt(f"the word {words[min(1, len(words) - 1)]!r} is unknown")
+        does = ACTORS[words[1]]
+        rest, found = does.parse(words[2:])
+        actor = self.actor(words[0])
+        task = self.loop.begin(actor.process, told(does.act(self, actor, rest, found)))
         at_once = deed.endswith("&")
         await asyncio.wait([task], timeout=0 if at_once else PATIENCE_SECONDS)
         if task.done():
@@ -159,7 +176,41 @@ def refused(error: OncelogError) -> str:
 # --- the words for what happens to the service: `verb arguments`
 
 World: TypeAlias = Callable[[Stage, list[str]], Awaitable[str]]
-Act: TypeAlias = Callable[[Stage, Actor, list[str]], Awaitable[str]]
+Act: TypeAlias = Callable[[Stage, Actor, list[str], dict[str, str]], Awaitable[str]]
+ActT = TypeVar("ActT", World, Act)
+
+
+class Verb(NamedTuple, Generic[ActT]):
+    """What a verb does, and which words may stand behind it."""
+
+    act: ActT
+    plain: str = ""
+    """The pattern of each word that is no option."""
+    least: int = 0
+    """How many of them there are at least."""
+    options: str = ""
+    """Words that are followed by a value each."""
+
+    def parse(self, words: list[str]) -> tuple[list[str], dict[str, str]]:
+        """Words apart from options. Raises Misspelt: one is unknown, or missing."""
+        rest, found = [], {}
+        each = iter(words)
+        for word in each:
+            if word in self.options.split():
+                found[word] = next(each, "")
+                if not found[word]:
+                    raise Misspelt(f"nothing stands behind the word {word!r}")
+            elif not re.fullmatch(self.plain, word):
+                raise Misspelt(f"the word {word!r} is unknown")
+            else:
+                rest.append(word)
+        if len(rest) < self.least:
+            raise Misspelt("a word is missing")
+        return rest, found
+
+
+NAME = r"[\w-]+"
+NUMBER = r"-?\d+"
 
 
 async def _kill(stage: Stage, words: list[str]) -> str:
@@ -218,32 +269,20 @@ async def _renew(stage: Stage, words: list[str]) -> str:
     return ""
 
 
-WORLD: dict[str, World] = {
-    "kill": _kill,
-    "start": _start,
-    "stop": _stop,
-    "lose": _lose,
-    "disk": _disk,
-    "wait": _wait,
-    "clock": _clock,
-    "save": _save,
-    "renew": _renew,
+WORLD: dict[str, Verb[World]] = {
+    "kill": Verb(_kill),
+    "start": Verb(_start),
+    "stop": Verb(_stop),
+    "lose": Verb(_lose, "answer|request", 1),
+    "disk": Verb(_disk, "hangs|fails|works|there", 1),
+    "wait": Verb(_wait, r"[\d.]+", 1),
+    "clock": Verb(_clock, NUMBER, 1),
+    "save": Verb(_save),
+    "renew": Verb(_renew),
 }
 
 
 # --- the words for what somebody does: `who verb arguments`
-
-
-def _options(words: list[str], *names: str) -> tuple[list[str], dict[str, str]]:
-    """Words apart from those options, each of which is followed by its value."""
-    rest, found = [], {}
-    each = iter(words)
-    for word in each:
-        if word in names:
-            found[word] = next(each)
-        else:
-            rest.append(word)
-    return rest, found
 
 
 def _numbers(words: list[str]) -> Iterator[int]:
@@ -252,28 +291,25 @@ def _numbers(words: list[str]) -> Iterator[int]:
         yield from range(int(first), int(last or first) + 1)
 
 
-async def _opens(stage: Stage, actor: Actor, words: list[str]) -> str:
-    rest, found = _options(words, "on")
-    opened = await actor.client.open_producer(found.get("on", "t"), actor.name, gaps="refuse" if rest else "allow")
+async def _opens(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
+    opened = await actor.client.open_producer(found.get("on", "t"), actor.name, gaps="refuse" if words else "allow")
     actor.epoch = opened.epoch
     return "behind nothing" if opened.last_sequence_id is None else f"behind {opened.last_sequence_id}"
 
 
-async def _sends(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _sends(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     """Sends messages under sequence ids in one request, again where the answer is not definite."""
-    rest, found = _options(words, "on", "in", "at", "key", "epoch")
-    numbers = list(_numbers(rest))
-    texts = dict(word.split("=") for word in rest if "=" in word)
+    numbers = list(_numbers(words))
+    texts = dict(word.split("=") for word in words if "=" in word)
     said = [texts.get(str(number), f"{actor.name}{number}").encode() for number in numbers]
     request = PublishRequest(said, actor.name, int(found.get("epoch", actor.epoch or 0)) or None, sequence_ids=numbers)
     return await _publish(stage, actor, request, found, numbered=True)
 
 
-async def _publishes(stage: Stage, actor: Actor, words: list[str]) -> str:
-    rest, found = _options(words, "on", "in", "at", "key", "ttl")
-    request = PublishRequest([word.encode() for word in rest])
+async def _publishes(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
+    request = PublishRequest([word.encode() for word in words])
     if "ttl" in found:
-        request.ttls = [int(found["ttl"])] * len(rest)
+        request.ttls = [int(found["ttl"])] * len(words)
     return await _publish(stage, actor, request, found, numbered=False)
 
 
@@ -312,7 +348,7 @@ async def _publish(stage: Stage, actor: Actor, request: PublishRequest, found: d
     return "; ".join([*([f"retry {retries}"] if retries else []), ", ".join(said)])
 
 
-async def _begins(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _begins(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     if words == ["elsewhere"]:
         actor.pointer = stage.now_ms * POINTERS_PER_MS  # as Tephra counts
     else:
@@ -320,30 +356,37 @@ async def _begins(stage: Stage, actor: Actor, words: list[str]) -> str:
     return ""
 
 
-async def _stores(stage: Stage, actor: Actor, words: list[str]) -> str:
-    rest, found = _options(words, "on")
-    await actor.client.store(found.get("on", "t"), PublishRequest([word.encode() for word in rest], write_pointer=actor.pointer))
+async def _stores(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
+    await actor.client.store(found.get("on", "t"), PublishRequest([word.encode() for word in words], write_pointer=actor.pointer))
     return "stored"
 
 
-async def _appears(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _appears(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     """What is stored under its pointer is published."""
-    _, found = _options(words, "on")
     await actor.client.publish_transactional(found.get("on", "t"), PublishRequest([], write_pointer=actor.pointer))
     return "published"
 
 
-async def _ends(how: str, stage: Stage, actor: Actor) -> str:
+async def _ends(how: str, stage: Stage, actor: Actor, *_: object) -> str:
     return str((await getattr(actor.client, f"{how}_transaction")(actor.pointer)).state)
 
 
-async def _rolls_back(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _aborts(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
+    """A transaction; or, where it has none, the atomic commit of its name."""
+    if not actor.pointer and actor.name in stage.atomic:
+        return (await actor.client.abort_atomic(actor.name)).state
+    return await _ends("abort", stage, actor)
+
+
+async def _rolls_back(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     assert actor.answer is not None
     await actor.client.rollback("t", actor.answer)
     return "rolled back"
 
 
-async def _settles(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _settles(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
+    if words[1] not in ("committed", "aborted"):
+        raise Misspelt(f"the word {words[1]!r} is unknown")
     await actor.client.end_held("t", stage.actor(words[0]).pointer, committed=words[1] == "committed")
     return "settled"
 
@@ -355,18 +398,23 @@ def _parts(words: list[str]) -> list[Part]:
     for word in words:
         if word.endswith(":"):
             topic = word[:-1]
+        elif not topic:
+            raise Misspelt(f"the word {word!r} is unknown; messages stand behind their topic, as in `t: {word}`")
         else:
             topics.setdefault(topic, []).append(word.encode())
     return [Part("default", topic, PublishRequest(said)) for topic, said in topics.items()]
 
 
-async def _commits(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _commits(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     """A transaction; or, where messages are named, an atomic commit whose id is the name of who makes it."""
-    if not words and actor.pointer:
-        return await _ends("commit", stage, actor)
-    rest, found = _options(words, "number", "of", "incarnation", "branch", "gaps")
+    if not words and not found:
+        if actor.pointer:
+            return await _ends("commit", stage, actor)
+        if actor.name not in stage.atomic:
+            raise Misspelt("it has neither begun a transaction nor staged or committed messages")
+    stage.atomic.add(actor.name)
     request = CommitRequest(
-        "default" if words else None, _parts(rest), found.get("branch", "").split(",") if "branch" in found else ()
+        "default" if words or found else None, _parts(words), found.get("branch", "").split(",") if "branch" in found else ()
     )
     if "number" in found:
         request.producer, request.sequence_id = found.get("of", "job"), int(found["number"])
@@ -376,25 +424,24 @@ async def _commits(stage: Stage, actor: Actor, words: list[str]) -> str:
     return outcome.state + (f" of {outcome.original}" if outcome.original else "")
 
 
-async def _stages(stage: Stage, actor: Actor, words: list[str]) -> str:
-    rest, found = _options(words, "of")
+async def _stages(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
+    stage.atomic.add(actor.name)
     await actor.client.begin_atomic("default", id=actor.name, of=found.get("of"))
-    for _, topic, request in _parts(rest):
+    for _, topic, request in _parts(words):
         await actor.client.stage(actor.name, topic, 0, request)
     return "staged"
 
 
-async def _is(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _is(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     if actor.pointer:
         return str((await actor.client.transaction_status(actor.pointer)).state)
     outcome = await actor.client.atomic_outcome(actor.name)
     return outcome.state + (f" ({outcome.reason})" if outcome.reason else "")
 
 
-async def _reads(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _reads(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     """What is there behind where it stands: committed messages, unless it says otherwise."""
-    rest, found = _options(words, "on", "within", "for", "retry")
-    request = ConsumeRequest(actor.position, inclusive=False, limit=100, isolation="committed" if "all" not in rest else None)
+    request = ConsumeRequest(actor.position, inclusive=False, limit=100, isolation="committed" if "all" not in words else None)
     if "within" in found:
         pointer = stage.actor(found["within"]).pointer
         tx = await actor.client.checkpoint_transaction(pointer)
@@ -403,71 +450,70 @@ async def _reads(stage: Stage, actor: Actor, words: list[str]) -> str:
         request.wait = int(found["for"]) * 1000
     client = actor.retrying(retry=float(found["retry"])) if "retry" in found else actor.client
     polled = await client.poll(found.get("on", "t"), request)
-    if polled.position is not None and "again" not in rest:
+    if polled.position is not None and "again" not in words:
         actor.position = polled.position
     return " ".join(f"{each['offset']}:{each['payload'].decode() or '(empty)'}" for each in polled.messages) or "nothing"
 
 
-async def _copies(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _copies(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     """Publishes what a message of `t` says now, and its properties, on another topic."""
-    rest, found = _options(words, "on")
-    polled = await actor.client.poll("t", ConsumeRequest(None, start_offset=int(rest[0]), inclusive=True, limit=1))
+    polled = await actor.client.poll("t", ConsumeRequest(None, start_offset=int(words[0]), inclusive=True, limit=1))
     (each,) = polled.messages
     return await _publish(stage, actor, PublishRequest([each["payload"]], properties=[each["properties"]]), found, numbered=False)
 
 
-async def _restarts(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _restarts(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     actor.position = None
     return ""
 
 
-async def _subscribes(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _subscribes(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     opened = await actor.client.open_subscription("t", words[0])
     actor.epoch, actor.generation = opened.epoch, opened.generation
     return f"at {opened.cursor}" + (f", {opened.lost} lost" if opened.lost else "")
 
 
-async def _receives(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _receives(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     asked = ReceiveMessages(epoch=actor.epoch, limit=100)
     polled = await actor.client.receive("t", words[0], asked)
     return " ".join(f"{each['offset']}:{each['payload'].decode()}" for each in polled.messages) or "nothing"
 
 
-async def _acks(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _acks(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     asked = Acknowledge(epoch=actor.epoch, generation=actor.generation, offset=int(words[1]))
     return f"at {await actor.client.acknowledge('t', words[0], asked)}"
 
 
-async def _creates(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _creates(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     await actor.client.create_topic(words[0], {"check.expected.offsets": True, **dict(word.split("=") for word in words[1:])})
     return ""
 
 
-async def _deletes(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _deletes(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     await actor.client.delete_topic(words[0])
     return ""
 
 
-async def _trims(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _trims(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     return f"begins at {await actor.client.trim_topic('t', int(words[0]))}"
 
 
-async def _erases(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _erases(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     await actor.client.erase_message("t", int(words[0]))
     return "erased"
 
 
-async def _forgets(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _forgets(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     await actor.client.forget_producer("t", words[0])
     return ""
 
 
-async def _asks_why(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _asks_why(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     why = await actor.client.why("t", actor.name, int(words[0]))
     return why.verdict + ("" if why.offset is None else f" at {why.offset}")
 
 
-async def _sees(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _sees(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     """How much is held back, and by whose pointer."""
     names = {each.pointer: each.name for each in stage.actors.values() if each.pointer}
     held = [
@@ -477,52 +523,52 @@ async def _sees(stage: Stage, actor: Actor, words: list[str]) -> str:
     return ", ".join(held) or "nothing held"
 
 
-async def _checks(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _checks(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     *_, verification = [each async for each in actor.client.verify("t")]
     return "ok" if verification.ok else f"problems: {verification.problems}"  # type: ignore[union-attr]
 
 
-async def _grants(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _grants(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     created = await actor.client.create_token(words[0], words[1:])
     stage.actors[words[0]] = Actor(stage, words[0], created.secret)
     return ""
 
 
-async def _revokes(stage: Stage, actor: Actor, words: list[str]) -> str:
+async def _revokes(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     (token,) = [each for each in await actor.client.tokens() if each.name == words[0]]
     await actor.client.revoke_token(token.id)
     return ""
 
 
-ACTORS: dict[str, Act] = {
-    "opens": _opens,
-    "resumes": _opens,
-    "sends": _sends,
-    "publishes": _publishes,
-    "begins": _begins,
-    "stores": _stores,
-    "appears": _appears,
-    "commits": _commits,
-    "aborts": lambda stage, actor, words: _ends("abort", stage, actor),
-    "invalidates": lambda stage, actor, words: _ends("invalidate", stage, actor),
-    "rolls-back": _rolls_back,
-    "settles": _settles,
-    "stages": _stages,
-    "is": _is,
-    "reads": _reads,
-    "restarts": _restarts,
-    "copies": _copies,
-    "subscribes": _subscribes,
-    "receives": _receives,
-    "acks": _acks,
-    "creates": _creates,
-    "deletes": _deletes,
-    "trims": _trims,
-    "erases": _erases,
-    "forgets": _forgets,
-    "why": _asks_why,
-    "sees": _sees,
-    "checks": _checks,
-    "grants": _grants,
-    "revokes": _revokes,
+ACTORS: dict[str, Verb[Act]] = {
+    "opens": Verb(_opens, "refusing", 0, "on"),
+    "resumes": Verb(_opens, "refusing", 0, "on"),
+    "sends": Verb(_sends, r"\d+(\.\.\d+)?(=.*)?", 1, "on in at key epoch"),
+    "publishes": Verb(_publishes, ".+", 1, "on in at key ttl"),
+    "begins": Verb(_begins, r"elsewhere|[\d.]+"),
+    "stores": Verb(_stores, ".+", 1, "on"),
+    "appears": Verb(_appears, options="on"),
+    "commits": Verb(_commits, ".+", 0, "number of incarnation branch gaps"),
+    "aborts": Verb(_aborts),
+    "invalidates": Verb(partial(_ends, "invalidate")),
+    "rolls-back": Verb(_rolls_back),
+    "settles": Verb(_settles, NAME, 2),
+    "stages": Verb(_stages, ".+", 1, "of"),
+    "is": Verb(_is),
+    "reads": Verb(_reads, "all|again", 0, "on within for retry"),
+    "restarts": Verb(_restarts),
+    "copies": Verb(_copies, NUMBER, 1, "on"),
+    "subscribes": Verb(_subscribes, NAME, 1),
+    "receives": Verb(_receives, NAME, 1),
+    "acks": Verb(_acks, NAME, 2),
+    "creates": Verb(_creates, ".+", 1),
+    "deletes": Verb(_deletes, NAME, 1),
+    "trims": Verb(_trims, NUMBER, 1),
+    "erases": Verb(_erases, NUMBER, 1),
+    "forgets": Verb(_forgets, NAME, 1),
+    "why": Verb(_asks_why, NUMBER, 1),
+    "sees": Verb(_sees),
+    "checks": Verb(_checks),
+    "grants": Verb(_grants, ".+", 2),
+    "revokes": Verb(_revokes, NAME, 1),
 }
