@@ -106,7 +106,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-LONGEST = 300.0
+LONGEST = 120.0
 """Seconds, of the real ones, that a test of the gate may take."""
 REAL_FIXTURES = {"postgres", "spark"}
 """What they stand for is real, and so is whatever asks for them."""

@@ -18,6 +18,8 @@ from typing import Any, NoReturn
 from unittest import mock
 
 from oncelog.process import errands, turns
+from oncelog.process.clock import REAL as REAL_CLOCK
+from oncelog.process.clock import Clock
 from oncelog.sql.outbox import apart
 from oncelog_service import workers
 from tests.gate import threads
@@ -87,6 +89,8 @@ def _places() -> Iterator[tuple[Any, str, Any]]:
     yield time, "time_ns", lambda: round(wall() * 1e9)
     yield threading, "_time", monotonic  # by which a semaphore, and a queue, ends its wait
     yield queue, "time", monotonic
+    for at, name in enumerate(Clock._fields):  # the clock of a client has had those of the module since before
+        yield Clock, name, property(lambda clock, at=at, name=name: getattr(time, name) if clock is REAL_CLOCK else clock[at])
     yield time, "sleep", lambda seconds: until(lambda: False, seconds) and None
     yield threading, "Lock", threads.Lock
     yield threading, "RLock", threads.RLock
@@ -119,7 +123,7 @@ def gate() -> Iterator[None]:
         asyncio.set_event_loop_policy(Policy())
         for owner, name, value in _places():
             stack.enter_context(mock.patch.object(owner, name, value))
-        _GUARD.armed, _GUARD.seen, TIME.steps = True, [], 0
+        _GUARD.armed, _GUARD.seen, TIME.steps, TIME.failed = True, [], 0, []
         try:
             yield
         finally:
@@ -135,6 +139,6 @@ def hangs(*_: object) -> NoReturn:
 
 def check() -> None:
     """Raise what was raised since the last time, wherever it has gone."""
-    seen, _GUARD.seen = _GUARD.seen, []
+    seen, _GUARD.seen, TIME.failed = [*_GUARD.seen, *TIME.failed], [], []
     if seen:
         raise seen[0]

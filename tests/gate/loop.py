@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from tests.gate.sockets import Socket
 from tests.gate.threads import until
-from tests.gate.time import TIME
+from tests.gate.time import TIME, Stuck
 from tests.patience import PATIENCE
 
 T = TypeVar("T")
@@ -112,13 +112,19 @@ class Loop(asyncio.SelectorEventLoop):
             raise TimeoutError(f"not within {seconds} s; {TIME.waiting()}")
         return task.result()
 
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if "handle" in context and isinstance(context.get("exception"), Exception):
+            TIME.failed.append(context["exception"])
+        super().call_exception_handler(context)
+
     def end(self) -> None:
         """Cancel what is left, and close, as :func:`asyncio.run` does."""
         try:
             left = asyncio.all_tasks(self)
             for task in left:
                 task.cancel()
-            until(lambda: all(task.done() for task in left), PATIENCE)
+            if not until(lambda: all(task.done() for task in left), PATIENCE):
+                raise Stuck(f"a task goes on although it is cancelled; {TIME.waiting()}")
             self.done(self.create_task(self.shutdown_asyncgens()))
             self.done(self.create_task(self.shutdown_default_executor()))
         finally:

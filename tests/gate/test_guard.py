@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from oncelog.process.clock import REAL as REAL_CLOCK
 from tests.gate.guard import Real, check
 from tests.gate.sockets import REAL
 from tests.gate.time import Stuck
@@ -55,6 +57,40 @@ def test_time_passes_without_being_waited_for() -> None:
     began, wall = time.monotonic(), time.time()
     time.sleep(3_600)
     assert [time.monotonic() - began, time.time() - wall] == pytest.approx([3_600, 3_600])
+
+
+def test_clients_live_by_the_same_time() -> None:
+    began = REAL_CLOCK.monotonic(), REAL_CLOCK.time()
+    REAL_CLOCK.sleep(3_600)
+    assert [REAL_CLOCK.monotonic() - began[0], REAL_CLOCK.time() - began[1]] == pytest.approx([3_600, 3_600])
+    assert REAL_CLOCK.monotonic() == time.monotonic()
+
+
+def test_what_a_callback_of_a_loop_raises_fails_the_test() -> None:
+    def fails() -> None:
+        raise ValueError("nobody hears of it")
+
+    async def schedules() -> None:
+        asyncio.get_running_loop().call_soon(fails)
+        await asyncio.sleep(1.0)
+
+    asyncio.run(schedules())
+    with pytest.raises(ValueError, match="nobody hears"):
+        check()
+
+
+def test_a_task_that_goes_on_when_it_is_cancelled_is_named() -> None:
+    async def goes_on() -> None:
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(100.0)
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(goes_on())
+    loop.run_until_complete(asyncio.sleep(1.0))
+    with pytest.raises(Stuck, match="goes_on at test_guard"):
+        loop.end()  # type: ignore[attr-defined]
+    assert not task.done()
 
 
 def test_loops_and_calls_that_block_share_one_time_and_one_order() -> None:

@@ -56,6 +56,8 @@ class Time:
         self.parked: list[Waits] = []
 
         self.steps = 0
+        self.failed: list[Exception] = []
+        """What callbacks of loops have raised, which a loop only logs."""
 
     def read(self) -> float:
         """Look at the clock. Raises Stuck: too often."""

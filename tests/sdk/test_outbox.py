@@ -412,6 +412,7 @@ def test_what_may_be_there_is_not_sent_again_while_deduplication_is_switched_off
     assert shop.got() == [b"0"]
 
 
+@pytest.mark.real
 def test_a_topic_that_is_deleted_and_created_again_gets_what_comes_then(engine: Engine, client: Client, topic: str) -> None:
     shop = Shop(engine, client)
     relay = shop.relay()
