@@ -28,14 +28,14 @@ test test-real test-all test-slow calm demo fight bench: export PYTHONDONTWRITEB
 
 .PHONY: test
 test: $(READY) ## run the tests that need nothing but Python: no process, no port, no clock but their own (ARGS="-k name" to choose)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(ARGS)
 
 .PHONY: test-all
 test-all: test test-real ## run these, and then those of test-real
 
 .PHONY: test-real
 test-real: $(READY) ## run those about the real world: sockets, signals, forks, PostgreSQL, a JVM, a browser, services that are killed
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "real and not slow" -p tests.again $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "real and not slow" -p tests.again $(ARGS)
 
 .PHONY: test-slow
 test-slow: $(READY) ## run the slow tests, and every property with seeds by chance: minutes of kill -9, millions of messages
