@@ -99,8 +99,8 @@ def _run_until_stopped(given: Mapping[str, Any], kind: type[Settings], as_json: 
     settings = settings_from(given, kind)
     logs.begin(settings.log_level, settings.log_format)
     # Until the server listens to signals itself, and again after it, SIGTERM is what Ctrl-C is: the store gets closed.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell begins in the background ignores it
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # never to who ignores it
     detail = _served(settings, given, lambda url: _announce(url, settings, as_json))
     if detail is not None:
         Output(as_json).failure({"title": "Cannot serve", "code": "cannot_serve", "detail": detail}, f"error: {detail}")

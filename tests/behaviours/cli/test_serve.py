@@ -72,6 +72,32 @@ def test_a_signal_before_the_server_listens_to_signals_ends_it_cleanly_too(
 
 
 @pytest.mark.real
+def test_a_signal_right_behind_the_handler_that_passes_it_on_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    install, served = signal.signal, list[object]()
+
+    async def starts(*given: object) -> None:
+        served.append(given)
+
+    def struck(number: signal.Signals, handler: Any) -> Any:
+        replaced = install(number, handler)
+        if number == signal.SIGTERM:
+            signal.raise_signal(number)
+        return replaced
+
+    monkeypatch.setattr("oncelog_service.app.serve", starts)
+    install(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(signal, "signal", struck)
+            run("serve", "--port", "0", "--store", "memory://")
+        assert not served, "it goes on"
+    finally:
+        for each, handler in before.items():
+            install(each, handler)
+
+
+@pytest.mark.real
 def test_options_and_environment_reach_the_service_and_people_get_one_line(tmp_path: Path) -> None:
     arguments = ("serve", "--port", "0", "--store", "memory://", "--deduplication", "off", "--token", "s3cret")
     with process(*arguments, cwd=tmp_path, ONCELOG_DEDUPLICATION="on", ONCELOG_MAX_REQUEST_BYTES="1024") as service:
