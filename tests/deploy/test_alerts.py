@@ -21,7 +21,7 @@ from oncelog_service.retention import Retention
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, StoreDamaged, StoreError
 from oncelog_service.topics import Topics
-from tests.behaviours.test_full_disk import MIB, small_disk
+from tests.behaviours.test_full_disk import MIB, free_on, small_disk
 from tests.cluster.instances import LEASE_SECONDS, Instance, instances
 from tests.deploy.prometheus import MISSING, PROMETHEUS, PROMTOOL, RULES, Prometheus, running_prometheus
 from tests.patience import PATIENCE, until
@@ -161,41 +161,26 @@ def internal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
 
 
 @contextmanager
-def on_small_disk(tmp_path: Path, upto: float) -> Iterator[tuple[Served, Cause]]:
-    """The disk is filled until so many floors of it are free."""
+def on_small_disk(tmp_path: Path, left: float) -> Iterator[tuple[Served, Cause]]:
+    """Another program's file fills the disk until so many floors of it are free: what the store gives back moves nothing."""
     floor = 16 * MIB
     with (
         small_disk(tmp_path / "small", 96) as disk,
         running_service(store=f"leveldb://{disk}/data", min_free_bytes=floor) as service,
     ):
-        topic = Topic(service.url)
-
-        def cause() -> None:
-            while service.service.room.free > upto * floor:
-                if topic.publish("x" * 200_000).status_code == 507:
-                    time.sleep(0.1)  # the next look at the disk finds it full
-
-        yield service, cause
+        yield service, lambda: _ignore((disk / "ballast").write_bytes(bytes(free_on(disk) - int(left * floor))))
 
 
 @sets("OncelogDiskNearlyFull")
 def nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
-    with on_small_disk(tmp_path, 1.9) as scene:
+    with on_small_disk(tmp_path, left=1.5) as scene:
         yield scene
 
 
 @sets("OncelogDiskFull")
 def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
-    with on_small_disk(tmp_path, 1.9) as (service, cause):
-
-        def fill() -> None:
-            cause()
-            ballast = tmp_path / "small" / "ballast"
-            size = service.service.room.free - service.service.room.floor + MIB
-            if size > 0:
-                ballast.write_bytes(bytes(int(size)))
-
-        yield service, fill
+    with on_small_disk(tmp_path, left=0.5) as scene:
+        yield scene
 
 
 @sets("OncelogSlowSync")
