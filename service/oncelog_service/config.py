@@ -146,6 +146,9 @@ class Settings(HasOrigins):
     foreign_write_pointers: bool = False
     """Whether another transaction service is in use, too: then messages are taken under write pointers that ours never handed
     out, unless their number says that they are older than a transaction may become, or could be one of ours."""
+    cdap_clients: bool = False
+    """Whether CDAP's own clients are served, who need some things that the TMS page does not say. Implies
+    `foreign_write_pointers`."""
     assigned_producer_seconds: float = Field(default=90_000.0, gt=0)
     """A name that the service assigned to a producer without one ends when it was not used for so long."""
     atomic_timeout_seconds: float = Field(default=60.0, gt=0)
@@ -369,7 +372,8 @@ class Settings(HasOrigins):
             snapshot_messages=self.snapshot_messages,
             snapshot_seconds=self.snapshot_seconds,
             max_transaction_lifetime_ms=round(self.max_transaction_lifetime_seconds * 1000),
-            foreign_write_pointers=self.foreign_write_pointers,
+            foreign_write_pointers=self.foreign_write_pointers or self.cdap_clients,
+            cdap_clients=self.cdap_clients,
             assigned_producer_ms=round(self.assigned_producer_seconds * 1000),
             max_topics=self.max_topics_per_namespace,
             max_producers=self.max_producers_per_topic,

@@ -26,6 +26,8 @@ class Limits:
     """Older write pointers of another transaction service are refused, and what is in the log under them is settled."""
     foreign_write_pointers: bool = False
     """Whether write pointers are taken that ours never handed out and that lie where it hands out none."""
+    cdap_clients: bool = False
+    """Whether CDAP's own clients are served."""
     assigned_producer_ms: int = 90_000_000
     """A name that the service assigned ends when it was not used for so long."""
     max_topics: int | None = None
