@@ -1,4 +1,5 @@
-"""What of a log is read, and what holds a reader up: in the address of a poll, and in the headers of its answer.
+"""What of a log is read, what holds a reader up, and whether there is more: in the address of a poll, and in the headers of its
+answer.
 
 Not in the bodies: a service of an older version passes over a parameter that it does not know, and refuses a body. The headers
 stand on an answer of any media type.
@@ -19,6 +20,8 @@ IN_TRANSACTION = "transaction"
 ISOLATION = "isolation"
 """The parameter of the address: COMMITTED or UNCOMMITTED."""
 _SAYS_ISOLATION, _SAYS_HELD = "oncelog-isolation", "oncelog-held"
+MORE = "oncelog-more"
+"""The header of a page that a bound of the service ended, and not the limit that was asked for, nor the log: ``true``."""
 _PARTS = ("offset", "write-pointer", "since", "now")
 _NO_TIME = 253_402_300_800_000
 """Behind the year 9999, which is the last one that Python can show, ms."""
@@ -35,11 +38,13 @@ class Held(NamedTuple):
     """By the same clock."""
 
 
-def headers_of(isolation: str, held: Held | None = None) -> dict[str, str]:
-    """What an answer says of it."""
+def headers_of(isolation: str, held: Held | None = None, more: bool = False) -> dict[str, str]:
+    """What an answer says of it. ``more``: a bound of the service ended it."""
     said = {_SAYS_ISOLATION: isolation}
     if held is not None:
         said[_SAYS_HELD] = ", ".join(f"{name}={value}" for name, value in zip(_PARTS, held, strict=True))
+    if more:
+        said[MORE] = "true"
     return said
 
 

@@ -109,6 +109,8 @@ class Page(NamedTuple):
     """It has no message, since what is stable ends before this one."""
     room: int = 0
     """Bytes that are left of its bound; below 1 it is full."""
+    cut_before: bytes | None = None
+    """Where a bound of the service ended it, and not the limit that was asked for: the id up to which there was more."""
 
 
 class Bounds(NamedTuple):

@@ -87,7 +87,6 @@ class Polls:
         check_consume(request)
         self._topic.check_open()
         self._topic.check_generation(request.generation)
-        limit = min(request.limit or self._limits.default_poll_messages, self._limits.max_poll_messages)
         transaction = None if request.transaction is None else await self._decoded(request.transaction)
         committed = request.isolation == COMMITTED
         if committed:
@@ -101,7 +100,7 @@ class Polls:
         looked_at, told_by = None, self.told_by(end)
         while True:
             seen = self._last_id(committed)
-            page = await self.page(start, limit, encoding, await self._as_known(transaction), place, committed)
+            page = await self.page(start, request.limit, encoding, await self._as_known(transaction), place, committed)
             if request.refuse_expired:  # behind it: what has expired, or was deleted, while it was read is left out of it too
                 await self._check_nothing_lost(start, offset, transaction is not None, committed)
             if page.last_id is not None:
@@ -172,19 +171,21 @@ class Polls:
     async def page(
         self,
         start: bytes,
-        limit: int,
+        asked: int | None,
         encoding: Encoding,
         transaction: Transaction | None,
         place: Place | None = None,
         stable: bool = False,
     ) -> Page:
-        """``stable``: only of that part of the log. It is measured how long it takes; nothing in it waits for messages.
+        """``asked``: at most so many messages; ``stable``: only of that part of the log. It is measured how long it takes;
+        nothing in it waits for messages.
 
         It is put together from slices of a bounded number of rows, and others have a turn in between: a hundred thousand expired
         rows before one that lives hold up nobody. Where something was found it may end before its limit; an empty one is the end,
         and has no ``place``.
         """
         began = self._clock.elapsed()
+        limit = min(asked or self._limits.default_poll_messages, self._limits.max_poll_messages)
         limit = min(limit, encoding.max_messages or limit)
         room = min(self._limits.max_poll_bytes, encoding.max_bytes or self._limits.max_poll_bytes)
         messages: list[bytes] = []
@@ -216,7 +217,11 @@ class Polls:
         self._took.observe(self._clock.elapsed() - began)
         if delivered:
             self._counts.handed_out(delivered, sum(map(len, messages)))
-        return page._replace(messages=messages, delivered=delivered, last_id=last_id, more=False, room=0)
+        cut_before = None
+        if delivered != asked and last_id is not None and (delivered >= limit or page.room <= 0 or page.more):
+            upto = self._last_id(stable)
+            cut_before = upto if upto is not None and last_id < upto else None
+        return page._replace(messages=messages, delivered=delivered, last_id=last_id, more=False, room=0, cut_before=cut_before)
 
     async def _slice(
         self, start: bytes, limit: int, room: int, encoding: Encoding, transaction: Transaction | None, stable: bool

@@ -233,12 +233,11 @@ class Subscriptions:
             start = self._polls.start_at_id(bytes(asked.after), False)
         else:
             start = await self._polls.start_at_offset(row.cursor or 0)
-        limit = min(asked.limit or self._limits.default_poll_messages, self._limits.max_poll_messages)
         end = self._clock.monotonic() + min(asked.wait, self._limits.max_wait_ms) / 1000
         looked_at, told_by = None, self._polls.told_by(end)
         while True:
             seen = self._ranges.last_stable_id
-            page = await self._polls.page(start, limit, encoding, SETTLED, place, stable=True)
+            page = await self._polls.page(start, asked.limit, encoding, SETTLED, place, stable=True)
             self._topic.check_open()
             await self._current(name, asked.epoch)
             if page.last_id is not None:

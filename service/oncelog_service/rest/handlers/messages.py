@@ -107,8 +107,9 @@ async def poll(call: Call) -> Answer:
     With a `transaction` (Thrift bytes) the answer holds what it sees, and ends before the first message that is undecided for it;
     without one, everything in the log, or with `?isolation=committed` what is committed, up to the first message that is not
     decided. The header `oncelog-isolation` says which of these it was: `transaction`, `uncommitted` or `committed`; an empty
-    answer that ends at an undecided message says in `oncelog-held` which that is. In JSON each message of a transaction says its
-    `writePointer` and its `state`.
+    answer that ends at an undecided message says in `oncelog-held` which that is. The header `oncelog-more: true` stands on a
+    page that a bound of the service ended before the log did, and not the `limit` that was asked for. In JSON each message of a
+    transaction says its `writePointer` and its `state`.
     To wait with a large transaction is refused (503 `overloaded`) where many do.
     """
     log = await call.log()
@@ -124,7 +125,7 @@ async def poll(call: Call) -> Answer:
             raise Overloaded("nothing has come yet, and polls with large bodies hold as much as they may; try again")
         more = [_of_transaction(log, glance, each) for each in pointers] if glance is not None else None
         answer = await page_answer(media, page, log.generation, more)
-    return answer._replace(headers=headers_of(_isolation_of(request), page.held))
+    return answer._replace(headers=headers_of(_isolation_of(request), page.held, page.cut_before is not None))
 
 
 def _isolation_of(request: ConsumeRequest) -> str:

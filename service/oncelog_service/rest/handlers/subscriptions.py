@@ -107,7 +107,7 @@ async def receive(call: Call, asked: ReceiveMessages) -> Answer:
 
     Only what is stable: messages of transactions once they are committed, and nothing behind one that is undecided. `wait` (ms)
     holds an empty answer until there is something. The answer is that of a poll: JSON, or Avro if the Accept header says so; the
-    header `oncelog-held` says which undecided message an empty one ends at.
+    header `oncelog-held` says which undecided message an empty one ends at, `oncelog-more` that a bound of the service ended it.
     """
     log = await call.log()
     media = ONCELOG_AVRO if ONCELOG_AVRO in map(essence, call.accept.split(",")) else JSON
@@ -115,7 +115,7 @@ async def receive(call: Call, asked: ReceiveMessages) -> Answer:
         asked = asked if may_wait else asked.model_copy(update={"wait": 0})
         page = await log.subscriptions.receive(call.path["subscription"], asked, ENCODINGS[media], place)
         answer = await page_answer(media, page, log.generation)
-    return answer._replace(headers=headers_of(COMMITTED, page.held))
+    return answer._replace(headers=headers_of(COMMITTED, page.held, page.cut_before is not None))
 
 
 async def acknowledge(call: Call, asked: Acknowledge) -> Acknowledged:
