@@ -403,7 +403,10 @@ class RequestTooLarge(OncelogError, status=413):
 
 
 class UnsupportedMediaType(OncelogError, status=415):
-    __doc__ = "The body is of a type this address does not read."
+    __doc__ = "The body is of a type this address does not read, or packed in a way that is not read."
+
+    codings: list[str]
+    """Content codings that are read, where that of the body is none of them; else None."""
 
 
 class SequenceReused(OncelogError, status=422):

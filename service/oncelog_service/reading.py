@@ -28,7 +28,8 @@ class Place:
     """That of one large answer, while it is put together and encoded.
 
     The invariant: who has it keeps it until the answer is handed over to the connection, which counts what is not read, or until
-    nothing is held any more. Between the end of the handler, which leaves it, and the write nobody has a turn.
+    nothing is held any more. Between the end of the handler, which leaves it, and the write nobody has a turn; but one answer at
+    a time may be packed there.
     """
 
     __slots__ = ("_pages", "taken")

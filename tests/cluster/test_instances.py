@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from oncelog.errors import NotSupported, QuotaExceeded, TopicNotFound
 from oncelog.http.connections import Connections, Response
 from oncelog.http.sockets import Deadline
 from oncelog.http.transport import Transport
+from oncelog.wire.media import JSON
 from oncelog.wire.models import NamespacePolicies, TopicAsked
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.app import build_service
@@ -87,10 +89,13 @@ def test_asked_to_any_instance_answers_by_itself(cluster: Instances[InPlace], cl
     owner, *others = cluster.all
     topic = cluster.topic_at(owner, client)
     for number, other in enumerate(others):
-        stored = other.publish(topic, f"m{number}", proxy=True)
+        stored = other.publish(topic, f"m{number}" + "x" * 2_000, proxy=True)
         assert stored.status_code == 200
         assert receipts(stored)[0]["offset"] == number
-        assert [each["payload"] for each in other.poll(topic, proxy=True).json()] == [f"m{each}" for each in range(number + 1)]
+        polled = {"data": gzip.compress(b"{}"), "headers": {"content-type": JSON, "content-encoding": "gzip"}, "proxy": True}
+        found = other.ask("POST", address(topic) + "/poll", **polled)
+        assert [each["payload"] for each in found.json()] == [f"m{each}" + "x" * 2_000 for each in range(number + 1)]
+        assert found.headers["content-encoding"] == "gzip"
         verified = other.ask("POST", address(topic) + "/verify", proxy=True)
         assert other.ask("HEAD", address(topic) + "/stats", proxy=True).status_code == 200
         last = json.loads(verified.content.splitlines()[-1])

@@ -94,8 +94,10 @@ TABLE: list[tuple[tuple[str, ...], dict[str, str], type[OncelogError] | None]] =
         for length in ({}, {"content-length": "0"}, {"content-length": "7"}, {"transfer-encoding": "chunked"})
     ),
     (READS, {**FROM, "content-type": "text/plain"}, None),
-    *((ALL[2:], {**FROM, **TYPED, "content-encoding": as_}, UnsupportedMediaType) for as_ in ("gzip", "", "identity, br")),
-    (ALL, {**FROM, **TYPED, "content-encoding": "Identity"}, None),
+    *((ALL[2:], {**FROM, **TYPED, "content-encoding": as_}, UnsupportedMediaType) for as_ in ("br", "", "gzip, br")),
+    *((ALL, {**FROM, **TYPED, "content-encoding": as_}, None) for as_ in ("Identity", "gzip", "X-Gzip")),
+    (ALL[2:], {**FROM, "content-type": FORM, "content-encoding": "gzip"}, UnsupportedMediaType),
+    (ALL[2:], {**FROM, "content-length": "20", "content-encoding": "gzip"}, UnsupportedMediaType),
     (ALL[2:], {**FROM, "content-length": "0"}, None),
     (ALL[2:], {**FROM, "content-length": "1"}, UnsupportedMediaType),
     (ALL[2:], {**FROM, "transfer-encoding": "chunked"}, UnsupportedMediaType),

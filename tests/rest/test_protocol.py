@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -153,6 +154,7 @@ GOOD = (
     BODIES.map(lambda body: Told(declared(body), 200, body))
     | BODIES.map(lambda body: Told(declared(body, "Expect: 100-Continue"), 200, body))
     | BODIES.map(lambda body: Told(declared(body, "connection: Upgrade, HTTP2-Settings", "upgrade: h2c"), 200, body))
+    | BODIES.map(lambda body: Told(declared(gzip.compress(body), "Content-Encoding: X-GZip", "expect: 100-continue"), 200, body))
     | st.lists(BODIES, max_size=3).map(lambda parts: Told(chunked(parts), 200, b"".join(parts)))
     | st.sampled_from(
         [

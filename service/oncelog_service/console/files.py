@@ -55,6 +55,7 @@ class File(NamedTuple):
     body: bytes
     media: str
     etag: str
+    """A weak one: the file may be sent packed, which are other bytes."""
 
 
 @cache
@@ -70,5 +71,5 @@ def _read(folder: Traversable, before: str) -> list[tuple[str, File]]:
             found += _read(each, f"{before}{each.name}/")
         elif (media := _MEDIA.get(each.name.rpartition(".")[2])) is not None:
             body = each.read_bytes()
-            found.append((before + each.name, File(body, media, f'"{sha256(body).hexdigest()[:32]}"')))
+            found.append((before + each.name, File(body, media, f'W/"{sha256(body).hexdigest()[:32]}"')))
     return found

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping
 from math import ceil
 from typing import NamedTuple
 
-from oncelog.errors import MethodNotAllowed, NotServedHere, OncelogError, QuotaExceeded
+from oncelog.errors import MethodNotAllowed, NotServedHere, OncelogError, QuotaExceeded, UnsupportedMediaType
 from oncelog.wire.media import PROBLEM
 from oncelog_service.bounds.quotas import Rates
 
@@ -39,6 +39,8 @@ def _headers(error: OncelogError, target: str) -> Mapping[str, str]:
         return _headers_of_quota(error)
     if error.status in (503, 507):
         return {"retry-after": "1"}
+    if isinstance(error, UnsupportedMediaType) and error.codings:  # only then (RFC 9110, 15.5.16)
+        return {"accept-encoding": ", ".join(error.codings)}
     return {"www-authenticate": "Bearer"} if error.status == 401 else _NONE
 
 

@@ -31,6 +31,7 @@ from oncelog_service.rest.docs import docs_answer, openapi_answer
 from oncelog_service.rest.exchange import Admitted, Head, Standing
 from oncelog_service.rest.foreign import Names, check
 from oncelog_service.rest.forward import ON_BEHALF, PROXY, ROUTE, Forwarder
+from oncelog_service.rest.packing import Packer
 from oncelog_service.rest.routes import CONSOLE, Call, Handler, Route
 from oncelog_service.rest.table import ROUTES
 from oncelog_service.service import Service
@@ -78,6 +79,7 @@ class Application:
         settings = service.settings
         self._access = service.access
         self._audit = service.audit
+        self._packer = Packer()
         longest = settings.max_wait_ms / 1000 + READ_SECONDS
         self._forwarder = Forwarder(service.access, longest, network=service.network, clock=of_clients(service.clock))
         self.watch.ask = lambda url, target: self._forwarder.ask(url, "GET", target)
@@ -147,7 +149,7 @@ class Application:
         try:
             if head.query:
                 call.query = _query(head.query)
-            found = await standing.follow(_work(route, call))
+            found = await standing.follow(self._work(route, call, head))
             if _is_told(route, found):
                 call.still()
         except NotServedHere as elsewhere:
@@ -157,6 +159,7 @@ class Application:
             try:
                 call.still()
                 answer = await self._forwarder.send(elsewhere.url, route.method, head.target, head.headers, body, principal)
+                answer = await self._packer.packed(answer, _packings(head))
                 if _is_told(route, answer):
                     again()
                 return answer
@@ -171,7 +174,16 @@ class Application:
             raise
         if call.audited:
             self._noted(principal, head, None, call.subject)
-        return found if isinstance(found, Answer) else json_answer(found)
+        return found
+
+    async def _work(self, route: Route, call: Call, head: Head) -> Answer:
+        """Has the request done, its body read before where the handler takes a model, and its answer packed if that is wanted."""
+        if route.model is None:
+            found = await route.handler(call)
+        else:
+            asked = await read_model(call, route.model)
+            found = await route.handler(call, asked)
+        return await self._packer.packed(found if isinstance(found, Answer) else json_answer(found), _packings(head))
 
     def _note(self, route: Route, principal: Principal | None, head: Head, failure: BaseException) -> None:
         """Keeps that something administrative was refused before its handler was asked."""
@@ -216,19 +228,15 @@ class Application:
         return self._access.principal_of(bearer, head.certificate, head.header(ON_BEHALF))
 
 
-async def _work(route: Route, call: Call) -> object:
-    """Has the request done, its body read before where the handler takes a model."""
-    if route.model is None:
-        return await route.handler(call)
-    asked = await read_model(call, route.model)
-    return await route.handler(call, asked)
+def _packings(head: Head) -> str:
+    return head.header(b"accept-encoding").decode("latin-1")
 
 
-def _is_told(route: Route, found: object) -> bool:
+def _is_told(route: Route, found: Answer) -> bool:
     """Whether what was found is for those alone who may have it at this moment: what a poll has waited for is, and a page that
     was read. What was done is done, whoever may learn it; and of what comes bit by bit nothing is there yet.
     """
-    comes_later = isinstance(found, Answer) and not isinstance(found.body, bytes)
+    comes_later = not isinstance(found.body, bytes)
     return (route.reads or route.waits or route.method == "GET") and not comes_later
 
 

@@ -21,6 +21,9 @@ from oncelog_service.rest.foreign import CSP, SHUT
 from oncelog_service.rest.routes import Route
 from oncelog_service.rest.table import ROUTES
 
+_MAY_BE_PACKED = "May come packed, and says so then: `Content-Encoding: gzip`."
+_PACKED_ANSWERS = "Answers are packed where the request asks for it (`Accept-Encoding: gzip`) and where that makes them smaller."
+
 _PROBLEM_SCHEMA = {
     "type": "object",
     "description": "RFC 9457, and the values one needs to go on as further members.",
@@ -46,7 +49,7 @@ def openapi(routes: Sequence[Route] = ROUTES) -> dict[str, Any]:
         "info": {
             "title": "oncelog",
             "version": oncelog.__version__,
-            "description": "A log where every message lands once.",
+            "description": f"A log where every message lands once. {_PACKED_ANSWERS}",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
@@ -94,7 +97,7 @@ def _operation(route: Route, schemas: Mapping[str, Any]) -> dict[str, Any]:
     if parameters:
         operation["parameters"] = parameters
     if route.request:
-        operation["requestBody"] = {"content": _content(route.request, schemas)}
+        operation["requestBody"] = {"description": _MAY_BE_PACKED, "content": _content(route.request, schemas)}
     for error in route.errors:
         entry = operation["responses"].setdefault(
             str(error.status),

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 from oncelog.errors import NotAllowed, OncelogError, Unauthorized
 from oncelog_service.logs import Asking
 from oncelog_service.rest.answer import Answer
-from oncelog_service.rest.foreign import CLOSED, CSP, GUARD
+from oncelog_service.rest.foreign import CLOSED, CSP, GUARD, READING
+from oncelog_service.rest.packing import is_packed
 from oncelog_service.traffic import Times
 
 T = TypeVar("T")
@@ -48,6 +49,11 @@ class Head(NamedTuple):
 
     def __repr__(self) -> str:
         return f"<{self.method} {self.path}>"  # the headers hold secrets
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether its body is, where it can have one."""
+        return self.method not in READING and is_packed(self.headers)
 
     def header(self, name: bytes) -> bytes:
         """Its value, empty if it was not sent."""
@@ -148,6 +154,8 @@ class Exchange:
     """The task has run."""
     arriving: Arriving | None = None
     """Set while its body comes in more than one piece."""
+    unpacking: bool = False
+    """Its body is there, and is being unpacked."""
     waited: bool = False
     """Since it was judged: for the answers before it, for the rest of its body, or for room."""
     who: Hashable = None
@@ -166,6 +174,11 @@ class Exchange:
     def asks_to_continue(self) -> bool:
         """It sends its body only when it has been told to."""
         return self.head.header(b"expect").lower() == b"100-continue"
+
+    @property
+    def ends_with_client(self) -> bool:
+        """Whether it is of no use any more when its client has gone."""
+        return self.unpacking or (self.admitted is not None and self.admitted.ends_with_client)
 
     @property
     def body(self) -> bytes:

@@ -8,7 +8,7 @@ judged by a request's head before anything else of it is looked at:
 * It does not come from a page of another origin. A browser says which (Origin), or that there is one (Sec-Fetch-Site), where it
   names none: images, scripts, frames, ``no-cors``. A link that a person follows is let through: it only reads, and no other
   page sees what is answered.
-* A body says what it is, and changes nothing under a type that a page may send without asking first, as forms do.
+* A body says what it is, packed or not, and changes nothing under a type that a page may send without asking first, as forms do.
 
 Nothing here answers a preflight, so whatever a browser asks for before it sends is refused by the browser itself. Other clients
 send neither header, and name the service as they reach it.
@@ -25,11 +25,12 @@ from urllib.parse import urlsplit
 
 from oncelog.errors import ForeignOrigin, HostNotAllowed, UnsupportedMediaType
 from oncelog_service.config import Settings
+from oncelog_service.rest.packing import CODINGS
 
 _AUTHORITY = re.compile(rb"(\[[0-9a-f:.]+\]|[a-z0-9_-][a-z0-9._-]*?)\.?(?::[0-9]{1,5})?", re.IGNORECASE)
 """A name or address; a name may end in a dot, and a port may follow."""
 _ORIGIN = re.compile(rb"https?://(.+)")
-_READING = ("GET", "HEAD")
+READING = ("GET", "HEAD")
 _OWN = (b"same-origin", b"none")
 """Sec-Fetch-Site of a page of this service, and of an address that a person has typed. ``same-site`` is every port of a host."""
 _UNASKED = (b"text/plain", b"multipart/form-data", b"application/x-www-form-urlencoded")
@@ -114,7 +115,7 @@ def check(method: str, headers: Mapping[bytes, bytes], names: Names) -> None:
             raise ForeignOrigin(f"a page of {_shown(origin)} asks for this, which is another origin; nothing was done")
     elif b"sec-fetch-site" in headers and not _from_own_page(method, headers):
         raise ForeignOrigin("a page of another origin asks for this; nothing was done")
-    if method not in _READING:
+    if method not in READING:
         _check_media(headers)
 
 
@@ -125,14 +126,14 @@ def _is_own(origin: bytes, host: bytes | None, names: Names) -> bool:
 
 def _from_own_page(method: str, headers: Mapping[bytes, bytes]) -> bool:
     followed = (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) == (b"navigate", b"document")
-    return headers[b"sec-fetch-site"] in _OWN or (followed and method in _READING)
+    return headers[b"sec-fetch-site"] in _OWN or (followed and method in READING)
 
 
 def _check_media(headers: Mapping[bytes, bytes]) -> None:
     """Whatever comes of the body: what a form sends may have none."""
     coding = headers.get(b"content-encoding", b"identity")
-    if coding.lower() != b"identity":
-        raise UnsupportedMediaType(f"Content-Encoding {_shown(coding)} is not read here; send the body as it is")
+    if coding.lower() not in (b"identity", *CODINGS):
+        raise UnsupportedMediaType(f"Content-Encoding {_shown(coding)} is not read here; gzip is, once", codings=["gzip"])
     media = headers.get(b"content-type")
     if media is None:
         if headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from oncelog.errors import InvalidRequest, OncelogError, Overloaded, RequestTooLarge
 from oncelog_service.rest.bounds.pace import Pace
 from oncelog_service.rest.exchange import Arriving, Exchange, Head
+from oncelog_service.rest.packing import Unpacker, is_unpacked_at_once, unpack, unpacked_size
 from oncelog_service.traffic import Traffic
 
 MAX_HEAD_BYTES = 64 * 2**10
@@ -56,6 +57,7 @@ class Bodies:
         self._clock = clock
         self._arriving: dict[Exchange, Arriving] = {}
         self._arriving_bytes = 0
+        self._unpacker = Unpacker()
 
     def check_declared(self, head: Head) -> None:
         """Raises RequestTooLarge, before a byte of the body is read, where its length is declared."""
@@ -71,13 +73,7 @@ class Bodies:
         """
         if exchange.size + len(part) > self._max:
             raise self._too_large()
-        if len(part) > self._room(exchange) and not self._make_room(exchange, len(part)):
-            self._traffic.refused["bodies"] += 1
-            raise Overloaded("the service holds as many request bodies as it may; try again in a moment")
-        self._traffic.body_bytes += len(part)
-        if exchange.arriving is not None:
-            self._arriving_bytes += len(part)
-        exchange.size += len(part)
+        self._count(exchange, len(part))
         parts = exchange.parts
         if not parts or len(part) >= _SMALL_BYTES:
             parts.append(part)
@@ -85,6 +81,22 @@ class Bodies:
             last += part
         else:
             parts.append(bytearray(part))
+
+    async def unpack(self, exchange: Exchange) -> None:
+        """Unpacks the body of a request, all of which is here. What it takes counts before it takes it.
+
+        Raises InvalidRequest, Overloaded.
+        """
+        packed = exchange.body
+        size = unpacked_size(packed, self._max)
+        self._count(exchange, size)
+        if is_unpacked_at_once(packed, size):
+            unpacked = unpack(packed, size)
+        else:
+            exchange.waited = True
+            unpacked = await self._unpacker.unpack(packed, size)
+        exchange.parts[:] = [unpacked]
+        self._discount(exchange, len(packed))
 
     def is_still_arriving(self, exchange: Exchange, gives_way: Callable[[OncelogError], None]) -> None:
         """All that has come is taken, and there is more to come. ``gives_way``: refuses the request, and gives back its body.
@@ -123,9 +135,22 @@ class Bodies:
     def give_back(self, exchange: Exchange) -> None:
         """Forgets the body. Twice is as once."""
         self.has_arrived(exchange)
-        self._traffic.body_bytes -= exchange.size
-        exchange.size = 0
+        self._discount(exchange, exchange.size)
         exchange.parts.clear()
+
+    def _count(self, exchange: Exchange, size: int) -> None:
+        """Raises Overloaded: there is no room."""
+        if size > self._room(exchange) and not self._make_room(exchange, size):
+            self._traffic.refused["bodies"] += 1
+            raise Overloaded("the service holds as many request bodies as it may; try again in a moment")
+        self._traffic.body_bytes += size
+        if exchange.arriving is not None:
+            self._arriving_bytes += size
+        exchange.size += size
+
+    def _discount(self, exchange: Exchange, size: int) -> None:
+        self._traffic.body_bytes -= size
+        exchange.size -= size
 
     def _room(self, exchange: Exchange) -> int:
         left = self._all - self._traffic.body_bytes

@@ -13,6 +13,7 @@ The invariants:
   only reads ends with its client; others go on.
 * The bytes of a body count from when they arrive until the answer is written, or the connection is gone. Where there is no room
   for more, those that come slowest give way, and what arrives in one piece has a quarter of the room for itself.
+* A body that comes packed is unpacked within the same bounds (packing.py), once its turn has come, and before it is judged anew.
 * What one read costs is bounded, too: a body in chunks of a few bytes each, thousands of them in a read, is refused.
 * Of answers that are not read no more is held than fits (bounds/unread.py): none is begun before what was written is read.
   No answer is cut silently: one that is given up ends before its length, or its last chunk, is there.
@@ -65,7 +66,7 @@ _JOINED_BYTES = 16 * 2**10
 
 _HOST = b"host"
 _CODING = b"transfer-encoding"
-_ONCE = (_HOST, b"authorization", b"content-type", b"origin", b"sec-fetch-site")
+_ONCE = (_HOST, b"authorization", b"content-type", b"content-encoding", b"origin", b"sec-fetch-site")
 """Headers by which a request is judged before anything is done for it."""
 
 _FAREWELL_SECONDS = 2
@@ -295,7 +296,7 @@ class HttpConnection(asyncio.Protocol):
                 continue
             if exchange.answering is None:
                 self._shared.forget(exchange)
-            elif exchange.begun and exchange.admitted is not None and exchange.admitted.ends_with_client:
+            elif exchange.begun and exchange.ends_with_client:
                 exchange.answering.cancel()
         self._shared.connections.pop(self, None)
         if not self._shared.connections:
@@ -515,11 +516,13 @@ class HttpConnection(asyncio.Protocol):
             if exchange.admitted is not None and exchange.admitted.reads and self._shared.unread.is_pressed:
                 exchange.waited = True
                 await self._shared.unread.wait_for_room()
+            began = self._loop.time()
+            if exchange.refused is None and not self._lost and exchange.head.is_packed:
+                await self._unpack(exchange)
             if not self._lost:
                 if exchange.waited and exchange.refused is None:
                     self._shared.judge(exchange)
                 asking.set(exchange.asking)
-                began = self._loop.time()
                 answer = await self._outcome(exchange)
                 await self._send(exchange, answer)
                 self._shared.note_time(exchange, answer.status, self._loop.time() - began)
@@ -531,6 +534,15 @@ class HttpConnection(asyncio.Protocol):
             self._close()
         finally:
             self._end(exchange)
+
+    async def _unpack(self, exchange: Exchange) -> None:
+        exchange.unpacking = True
+        try:
+            await self._shared.bodies.unpack(exchange)
+        except OncelogError as error:
+            exchange.refused = error.with_traceback(None)
+        finally:
+            exchange.unpacking = False
 
     async def _outcome(self, exchange: Exchange) -> Answer:
         error = exchange.refused

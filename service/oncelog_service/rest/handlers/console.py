@@ -25,6 +25,6 @@ async def show(call: Call) -> Answer:
         raise NotFound(f"the console has no file {name[:200]!r}")
     # Asked again each time, so that after an upgrade no old script meets a new page.
     headers = {"etag": file.etag, "cache-control": "no-cache", CSP: POLICY}
-    if file.etag in (each.strip() for each in call.known.split(",")):
+    if file.etag.removeprefix("W/") in (each.strip().removeprefix("W/") for each in call.known.split(",")):
         return Answer(b"", file.media, 304, headers)
     return Answer(file.body, file.media, headers=headers)
