@@ -57,6 +57,8 @@ class Traffic:
     """Of answers that were written and not read yet, as it was when last looked at."""
     problems: Counter[str] = field(default_factory=Counter)
     """Answers that refuse, by the code of their problem."""
+    broken_off: Counter[str] = field(default_factory=Counter)
+    """Answers that ended before they were whole, as something failed under way, by its code."""
     unrouted: Times = field(default_factory=Times)
     """Of requests that no address has taken."""
     routes: dict[tuple[str, str], Times] = field(default_factory=dict)

@@ -118,6 +118,12 @@ def _of_traffic(traffic: Traffic) -> Iterator[Metric]:
     for code in _CODES:
         problems.add_metric([code], traffic.problems[code])
     yield problems
+    broken = CounterMetricFamily(
+        "oncelog_answers_broken_off", "Answers that ended before they were whole, by the code of what failed", labels=["code"]
+    )
+    for code in _CODES:
+        broken.add_metric([code], traffic.broken_off[code])
+    yield broken
     requests = HistogramMetricFamily(
         "oncelog_http_request_seconds",
         "From a request, read as a whole and next on its connection, to its answer, with what a poll waits for messages",

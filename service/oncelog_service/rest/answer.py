@@ -15,8 +15,8 @@ _NONE: Mapping[str, str] = {}
 
 
 class Answer(NamedTuple):
-    """What to send back. A body of bytes is there as a whole before the first of them leaves; only work that shows progress, line
-    by line, is an iterator, and there the last line alone is the answer."""
+    """What to send back. A body of bytes is there as a whole before the first of them leaves; an iterator is work that shows
+    progress, line by line, where the last line alone is the answer, or a poll for everything (handlers/cdap_polls.py)."""
 
     body: bytes | AsyncGenerator[bytes, None]
     media: str

@@ -142,9 +142,8 @@ class Application:
         content_type, accept = (head.header(name).decode("latin-1") for name in (b"content-type", b"accept"))
         known = head.header(b"if-none-match").decode("latin-1")
         again = partial(self._judged_again, route, path, head)
-        call = Call(
-            self._service, path, {}, content_type, body, accept, principal, self._forwarder, standing, again, self.watch, known
-        )
+        call = Call(self._service, path, {}, content_type, body, accept, principal, self._forwarder, standing, again, self.watch)
+        call.takes_chunks, call.known = head.takes_chunks, known
         call.audited = route.audited
         try:
             if head.query:
@@ -158,7 +157,8 @@ class Application:
             # A HEAD asks as a GET does: the body is left out here, where its client is answered.
             try:
                 call.still()
-                answer = await self._forwarder.send(elsewhere.url, route.method, head.target, head.headers, body, principal)
+                asked = (route.method, head.target, head.headers, body, principal, again if head.takes_chunks else None)
+                answer = await self._forwarder.send(elsewhere.url, *asked)
                 answer = await self._packer.packed(answer, _packings(head))
                 if _is_told(route, answer):
                     again()

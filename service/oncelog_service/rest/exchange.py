@@ -46,6 +46,8 @@ class Head(NamedTuple):
     """Why the certificate that was shown is nobody's."""
     request_id: str = ""
     """Under which the log speaks of it; empty: of what could not be read as a request."""
+    takes_chunks: bool = True
+    """Its client knows chunks: HTTP/1.0 has none, and there nobody could tell an answer that broke off from a whole one."""
 
     def __repr__(self) -> str:
         return f"<{self.method} {self.path}>"  # the headers hold secrets

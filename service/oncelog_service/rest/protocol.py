@@ -15,8 +15,10 @@ The invariants:
   for more, those that come slowest give way, and what arrives in one piece has a quarter of the room for itself.
 * A body that comes packed is unpacked within the same bounds (packing.py), once its turn has come, and before it is judged anew.
 * What one read costs is bounded, too: a body in chunks of a few bytes each, thousands of them in a read, is refused.
-* Of answers that are not read no more is held than fits (bounds/unread.py): none is begun before what was written is read.
-  No answer is cut silently: one that is given up ends before its length, or its last chunk, is there.
+* Of answers that are not read no more is held than fits (bounds/unread.py): none is begun before what was written is read, nor
+  the next piece of one that comes in pieces.
+* No answer is cut silently: one that is given up ends before its length, or its last chunk, is there; what fails under way is
+  said in the log.
 * A client that is waited for – for a head, a body, the next request, to read – has a deadline. One that we keep waiting has none.
 * A connection has a place among all and among those of its address, from before its first byte until it ends (bounds/places.py).
   It gives the place up for another's sake only while its client is waited for, and by one that sends a body or takes an answer
@@ -37,7 +39,16 @@ from urllib.parse import unquote
 
 import httptools
 
-from oncelog.errors import InternalError, InvalidRequest, OncelogError, Overloaded, RequestTimeout, Unauthorized
+from oncelog.errors import (
+    InternalError,
+    InvalidRequest,
+    OncelogError,
+    Overloaded,
+    RequestTimeout,
+    StorageUnavailable,
+    Unauthorized,
+)
+from oncelog_service.bounds.turns import STOPPING
 from oncelog_service.clock import Clock
 from oncelog_service.config import Settings
 from oncelog_service.logs import as_said, asking
@@ -176,6 +187,16 @@ class Shared:
         times = None if exchange.admitted is None else exchange.admitted.times
         (times or self.traffic.unrouted).took(status, seconds)
         self.requests.note(exchange, status, seconds)
+
+    def broke_off(self, exchange: Exchange, failure: Exception) -> None:
+        """Its answer had begun, and ends before its last chunk: its client is not told why."""
+        said = "%s %s: the answer broke off", exchange.head.method, as_said(exchange.head.path)
+        if isinstance(failure, OncelogError):
+            self.traffic.broken_off[failure.code] += 1
+            _log.warning(f"{said[0]}: %s", *said[1:], failure.detail)
+        else:
+            self.traffic.broken_off[InternalError.code] += 1
+            _log.error(*said, exc_info=failure)
 
     def tell(self, connection: HttpConnection) -> None:
         """It has no place, and may stay a moment; of too many who may, the one that was told first goes."""
@@ -455,7 +476,8 @@ class HttpConnection(asyncio.Protocol):
         path = url.path.decode("ascii")
         target = path if not url.query else f"{path}?{url.query.decode('latin-1')}"
         headers = dict(reversed(self._headers))
-        if _HOST not in headers and self._parser is not None and self._parser.get_http_version() != "1.0":
+        is_old = self._parser is not None and self._parser.get_http_version() == "1.0"
+        if _HOST not in headers and not is_old:
             raise InvalidRequest("the request has no Host header")
         if len(headers) < len(self._headers):
             _check_once(self._headers)
@@ -466,7 +488,7 @@ class HttpConnection(asyncio.Protocol):
             headers[_HOST] = _authority(url)
         path = unquote(path) if "%" in path else path
         shown = self.certificate, self.certificate_ends_ms, self.nameless, self._shared.requests.id_of(headers)
-        return Head(method, path, url.query or b"", target, headers, self._peer, *shown)
+        return Head(method, path, url.query or b"", target, headers, self._peer, *shown, not is_old)
 
     # --- one request after another
 
@@ -510,12 +532,7 @@ class HttpConnection(asyncio.Protocol):
     async def _answer(self, exchange: Exchange) -> None:
         exchange.begun = True
         try:
-            if not self._writable.is_set():
-                exchange.waited = True
-                await self._writable.wait()  # one answer at a time is held for a client that does not read
-            if exchange.admitted is not None and exchange.admitted.reads and self._shared.unread.is_pressed:
-                exchange.waited = True
-                await self._shared.unread.wait_for_room()
+            await self._room(exchange)
             began = self._loop.time()
             if exchange.refused is None and not self._lost and exchange.head.is_packed:
                 await self._unpack(exchange)
@@ -529,11 +546,20 @@ class HttpConnection(asyncio.Protocol):
         except asyncio.CancelledError:
             # Its client has gone, or the service stops and has waited long enough: half an answer must pass for none.
             self._transport.abort()
-        except Exception:
-            _log.exception("%s %s: the answer broke off", exchange.head.method, as_said(exchange.head.path))
+        except Exception as failure:
+            self._shared.broke_off(exchange, failure)
             self._close()
         finally:
             self._end(exchange)
+
+    async def _room(self, exchange: Exchange) -> None:
+        """Returns when more may be made: one answer, or one piece of it, at a time is held for a client that does not read."""
+        if not self._writable.is_set():
+            exchange.waited = True
+            await self._writable.wait()
+        if exchange.admitted is not None and exchange.admitted.reads and self._shared.unread.is_pressed:
+            exchange.waited = True
+            await self._shared.unread.wait_for_room()
 
     async def _unpack(self, exchange: Exchange) -> None:
         exchange.unpacking = True
@@ -566,10 +592,18 @@ class HttpConnection(asyncio.Protocol):
         if isinstance(body, bytes):
             await self._write(head, b"" if exchange.head.method == "HEAD" else body)
             return
-        async with aclosing(body) as lines:
-            await self._write(head)
-            async for line in lines:
-                await self._write(b"%x\r\n%b\r\n" % (len(line), line))
+        async with aclosing(body) as pieces:
+            try:
+                await self._write(head)
+                async for piece in pieces:
+                    if piece:  # an empty one would be the last chunk
+                        await self._write(b"%x\r\n" % len(piece), piece)
+                        self._transport.write(b"\r\n")
+                    await self._room(exchange)
+            except asyncio.CancelledError:
+                if not self._lost:
+                    self._shared.broke_off(exchange, StorageUnavailable(STOPPING))
+                raise
         await self._write(b"0\r\n\r\n")
 
     async def _write(self, head: bytes, body: bytes = b"") -> None:

@@ -47,6 +47,8 @@ class Call:
     """Finds out anew who asks, and whether that one may what the address says. Raises Unauthorized, NotAllowed."""
     watch: Watch
     """Knows what is wrong, and how the service is doing."""
+    takes_chunks: bool = True
+    """An answer whose length is not known can be sent, and told from one that broke off."""
     known: str = ""
     """What the If-None-Match header says: who asks has that already."""
     subject: Mapping[str, object] = field(default_factory=dict)

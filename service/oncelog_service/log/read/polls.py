@@ -73,11 +73,19 @@ class Polls:
         self._expiry = expiry
         self._transaction: tuple[bytes, Transaction] | None = None
 
-    async def poll(self, request: ConsumeRequest, encoding: Encoding, by: str | None = None, place: Place | None = None) -> Page:
+    async def poll(
+        self,
+        request: ConsumeRequest,
+        encoding: Encoding,
+        by: str | None = None,
+        place: Place | None = None,
+        upto: bytes | None = None,
+    ) -> Page:
         """The messages from where the request says, at most its limit; an empty page after its wait at the latest.
 
         With a transaction: what it sees, up to the first message that is undecided for it. Without one: everything, or what is
-        committed, up to where the log is stable. A large page has the ``place``, until the caller leaves it.
+        committed, up to where the log is stable. A large page has the ``place``, until the caller leaves it. ``upto``: no further
+        than to the message with this id, where a page of the same isolation has been cut before (:attr:`Page.cut_before`).
 
         Raises:
             NotAllowed: the transaction is not that of ``by``.
@@ -100,14 +108,14 @@ class Polls:
         looked_at, told_by = None, self.told_by(end)
         while True:
             seen = self._last_id(committed)
-            page = await self.page(start, request.limit, encoding, await self._as_known(transaction), place, committed)
+            page = await self.page(start, request.limit, encoding, await self._as_known(transaction), place, committed, upto)
             if request.refuse_expired:  # behind it: what has expired, or was deleted, while it was read is left out of it too
                 await self._check_nothing_lost(start, offset, transaction is not None, committed)
             if page.last_id is not None:
                 start, offset, looked_at = after(page.last_id), None, page.last_id
             left = end - self._clock.monotonic()
             if page.messages or page.undecided or left <= 0:
-                if not committed or page.messages:
+                if not committed or page.messages or upto is not None:
                     return page._replace(last_id=looked_at)
                 if not await self.told(seen, told_by):
                     return page._replace(last_id=looked_at, held=self.held())
@@ -176,9 +184,10 @@ class Polls:
         transaction: Transaction | None,
         place: Place | None = None,
         stable: bool = False,
+        upto: bytes | None = None,
     ) -> Page:
-        """``asked``: at most so many messages; ``stable``: only of that part of the log. It is measured how long it takes;
-        nothing in it waits for messages.
+        """``asked``: at most so many messages; ``stable``: only of that part of the log; ``upto``: of which it has this message,
+        and nothing behind it is looked at. It is measured how long it takes; nothing in it waits for messages.
 
         It is put together from slices of a bounded number of rows, and others have a turn in between: a hundred thousand expired
         rows before one that lives hold up nobody. Where something was found it may end before its limit; an empty one is the end,
@@ -196,7 +205,7 @@ class Polls:
             await place.take()
         for number in count(1):
             bound = room if place.taken else min(room, _SMALL_BYTES)
-            page = await self._slice(start, limit - delivered, bound, encoding, transaction, stable)
+            page = await self._slice(start, limit - delivered, bound, encoding, transaction, stable, upto)
             if bound < room and page.delivered and page.room <= 0 and page.delivered < limit:
                 del page  # it is large after all: what was read is not held while it waits for its place, but read again
                 await place.take()
@@ -219,22 +228,29 @@ class Polls:
             self._counts.handed_out(delivered, sum(map(len, messages)))
         cut_before = None
         if delivered != asked and last_id is not None and (delivered >= limit or page.room <= 0 or page.more):
-            upto = self._last_id(stable)
+            upto = upto or self._last_id(stable)
             cut_before = upto if upto is not None and last_id < upto else None
         return page._replace(messages=messages, delivered=delivered, last_id=last_id, more=False, room=0, cut_before=cut_before)
 
     async def _slice(
-        self, start: bytes, limit: int, room: int, encoding: Encoding, transaction: Transaction | None, stable: bool
+        self,
+        start: bytes,
+        limit: int,
+        room: int,
+        encoding: Encoding,
+        transaction: Transaction | None,
+        stable: bool,
+        upto: bytes | None,
     ) -> Page:
         living = self._expiry.living()
         if start < living.begin:
             await self._expiry.hide(living)
             start = living.begin
         position = self._fold.stable.position if stable else self._fold.position
-        last_id = position.last_message_id
+        last_id = upto or position.last_message_id
         if last_id is None or last_id < start:
             return Page([], 0, None, upcoming=position.upcoming_offset)
-        last_row = last_id[:ROW_ID_SIZE] if stable else None
+        last_row = last_id[:ROW_ID_SIZE] if stable or upto else None
         page = await self._living_slice(start, limit, room, encoding, transaction, last_row, living)
         if page.expired_at:
             await self._expiry.passed_over(page.expired_at, page.last_id)

@@ -22,6 +22,7 @@ from oncelog_service.log.read.pages import AS_JSON, AS_ONCELOG, AS_TMS, Page, no
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import AT_ONCE_BYTES, decoded, off_loop
+from oncelog_service.rest.handlers.cdap_polls import asks_for_everything, everything
 from oncelog_service.rest.routes import Call
 
 ENCODINGS = {AVRO: AS_TMS, ONCELOG_AVRO: AS_ONCELOG, JSON: AS_JSON}
@@ -111,10 +112,15 @@ async def poll(call: Call) -> Answer:
     page that a bound of the service ended before the log did, and not the `limit` that was asked for. In JSON each message of a
     transaction says its `writePointer` and its `state`.
     To wait with a large transaction is refused (503 `overloaded`) where many do.
+
+    Where CDAP's own clients are served, a poll in `avro/binary` without a `limit`, or with 2147483647, is answered everything
+    that the log holds when the answer begins: what is more than a page comes in chunks, and breaks off where something fails.
     """
     log = await call.log()
     media = essence(call.content_type)
     request = replace(await decoded(call, decode_consume_request), isolation=call.query.get(ISOLATION))
+    if asks_for_everything(call, media, request):
+        return await everything(call, log, request, headers_of(_isolation_of(request)))
     by = call.principal.whose()
     pointers: list[tuple[int, int] | None] = []
     glance = log.inspection.glance() if media == JSON else None
