@@ -6,6 +6,7 @@ Values are answered as strings, as in the TMS page; a number and a truth are tak
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 
 from oncelog.errors import InvalidRequest, TransactionalMismatch
@@ -34,16 +35,27 @@ TRANSACTIONAL = "transactional"
 """`both` (the default), `only` or `none`: whether messages may be published within transactions, must be, or must not be."""
 
 DEFAULT_TTL = 604_800
-MAX_TTL = 2**31 * 1_000
-"""68,000 years: what still fits as milliseconds with room to add a timestamp."""
+MAX_TTL = 2**31 - 1
+"""68 years: clients of the TMS page read it as an int."""
+_TTL = re.compile(r"\+?[0-9]{1,15}", re.ASCII)
+"""As Java reads a whole number: with a plus or without."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_NONE: Mapping[str, str] = {}
 
 _QUOTAS = (MAX_MESSAGES_PER_SECOND, MAX_BYTES_PER_SECOND, MAX_BYTES)
 _SETTABLE = (TTL, DEDUPLICATION, TRANSACTIONAL, CHECK_EXPECTED_OFFSETS, *_QUOTAS, MAX_BYTES_POLICY)
+_MAX_UNKNOWN, _MAX_UNKNOWN_CHARACTERS = 32, 4_096
+"""Properties that are kept for their clients without a meaning here, and the characters of all their names and values."""
 _WORDS = {TRANSACTIONAL: ("both", "only", "none"), MAX_BYTES_POLICY: ("refuse", "trim")}
 
 
-def check_properties(properties: object, generation: int | None = None) -> dict[str, str]:
+def check_properties(
+    properties: object, generation: int | None = None, stored: Mapping[str, str] = _NONE, *, lenient: bool = False
+) -> dict[str, str]:
     """The properties to keep of a topic. A ``generation`` equal to the present one is accepted and dropped.
+
+    An unknown name that is ``stored`` already, with the same value, may stay. ``lenient``: unknown names are kept, and any
+    ``generation`` is dropped, as CDAP's own service does.
 
     Raises:
         InvalidRequest: an unknown name, a value of another type (3600.0, null, a list), or one out of range.
@@ -54,11 +66,31 @@ def check_properties(properties: object, generation: int | None = None) -> dict[
     for name, given in properties.items():
         value = _as_text(name, given)
         if name == GENERATION:
-            if generation is None or value != str(generation):
+            if not lenient and (generation is None or value != str(generation)):
                 raise InvalidRequest("generation is counted by the service and cannot be set")
+        elif name not in _SETTABLE and (lenient or stored.get(name) == value):
+            kept[name] = value
         else:
             kept[name] = _check_property(name, value)
+    _check_unknown({name: value for name, value in kept.items() if name not in _SETTABLE})
     return kept
+
+
+def _check_unknown(properties: Mapping[str, str]) -> None:
+    """Raises InvalidRequest: they are too many, or too long, or no text."""
+    characters = sum(len(name) + len(value) for name, value in properties.items())
+    if len(properties) > _MAX_UNKNOWN or characters > _MAX_UNKNOWN_CHARACTERS:
+        raise InvalidRequest(
+            f"{len(properties)} properties with {characters} characters have no meaning here; {_MAX_UNKNOWN} with "
+            f"{_MAX_UNKNOWN_CHARACTERS} are the most that are kept"
+        )
+    if any(_SURROGATE.search(name + value) for name, value in properties.items()):
+        raise InvalidRequest("half of a surrogate pair in a property is no text")
+
+
+def told_properties(properties: Mapping[str, object]) -> dict[str, object]:
+    """What may be told of properties in a log: the values of those alone that have a meaning, since another may be a secret."""
+    return {name: value if name in (*_SETTABLE, GENERATION) else "…" for name, value in properties.items()}
 
 
 def _as_text(name: str, value: object) -> str:
@@ -73,7 +105,7 @@ def _as_text(name: str, value: object) -> str:
 
 def _check_property(name: str, value: str) -> str:
     if name == TTL:
-        if not (value.isascii() and value.isdigit() and len(value) <= 15 and 0 < int(value) <= MAX_TTL):
+        if not (_TTL.fullmatch(value) and 0 < int(value) <= MAX_TTL):
             raise InvalidRequest(f"ttl is a whole number of seconds from 1 to {MAX_TTL}, not {value[:50]!r}")
     elif name in (DEDUPLICATION, CHECK_EXPECTED_OFFSETS):
         if value not in ("true", "false"):

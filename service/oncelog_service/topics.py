@@ -148,7 +148,7 @@ class Topics:
     async def create(self, namespace: str, topic: str, properties: object) -> None:
         """Raises InvalidRequest, TopicExists, QuotaExceeded: the namespace has as many as it may have; DiskFull."""
         check_topic_name(namespace, topic)
-        kept = check_properties(properties)
+        kept = check_properties(properties, lenient=self._limits.cdap_clients)
         async with self._locked((namespace, topic)), self._counted() as counting:
             writer = await self._writer_of((namespace, topic))
             before = await self._row(namespace, topic)
@@ -182,7 +182,8 @@ class Topics:
                     f"the properties of topic {namespace}/{topic} were changed since you looked; nothing was done, look again",
                     properties=present,
                 )
-            kept = check_properties(properties, raised(row.generation, self.incarnation))
+            generation = raised(row.generation, self.incarnation)
+            kept = check_properties(properties, generation, row.properties, lenient=self._limits.cdap_clients)
             log = self._open.get((namespace, topic))
             before = (
                 await read(self._expired_before, row, generation_key(topic_key(namespace, topic), row.generation))
@@ -223,10 +224,14 @@ class Topics:
         if log is not None:
             await log.close()
 
-    async def get(self, namespace: str, topic: str) -> Topic:
-        """Raises InvalidRequest, TopicNotFound."""
+    async def get(self, namespace: str, topic: str, *, counted: bool = False) -> Topic:
+        """``counted``: its generation is how often the name was made, whatever was done to the store since.
+
+        Raises InvalidRequest, TopicNotFound.
+        """
         row = await self._existing(namespace, topic)
-        return Topic(name=topic, properties=shown_properties(row.properties, raised(row.generation, self.incarnation)))
+        generation = row.generation if counted else raised(row.generation, self.incarnation)
+        return Topic(name=topic, properties=shown_properties(row.properties, generation))
 
     async def generation(self, namespace: str, topic: str) -> int | None:
         """The generation of a topic, as the store knows it; None: there is no such topic now."""

@@ -112,6 +112,16 @@ def test_a_request_is_judged_by_what_a_browser_says_of_its_page(
     assert [judged(method, headers, names) for method in methods] == [refused] * len(methods)
 
 
+def test_what_is_put_may_say_nothing_of_its_body_where_cdaps_clients_are_served() -> None:
+    names = Names.of(Settings(store="memory://", cdap_clients=True))
+    for head in ({"content-length": "1"}, {"transfer-encoding": "chunked"}):
+        refused = [method for method in ALL[2:] if judged(method, {**FROM, **head}, names) is not None]
+        assert refused == [method for method in ALL[2:] if method != "PUT"]
+        for site in ({"origin": "http://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
+            assert judged("PUT", {**FROM, **head, **site}, names) is ForeignOrigin
+    assert judged("PUT", {**FROM, "content-length": "1", "content-type": "text/plain"}, names) is UnsupportedMediaType
+
+
 def test_a_proxy_may_give_the_service_another_name_than_its_pages_have() -> None:
     asked = {"host": "127.0.0.1:7070"}
     for settings, own, foreign in (

@@ -80,7 +80,7 @@ REFUSED: Mapping[str, Sequence[Any]] = {
     f"POST {T}/poll": [
         *({"limit": limit} for limit in (0, -1, -(2**31), True, 1.0, "5", 2**31)),
         *({"inclusive": value} for value in (1, "true", None)), {"wait": -1}, {"wait": 0.5},
-        *({"startFrom": start} for start in (-1, 2**63 - 1, 2**63, True, 1.5, [])),
+        *({"startFrom": start} for start in (-1, 2**63, True, 1.5, [])),
         {"startOffset": -1}, {"startOffset": True}, {"startFrom": 5, "startOffset": 5},
     ],
     "PUT /v1/namespaces/default/topics/never": [*BAD_PROPERTIES, {"generation": "1"}],

@@ -61,18 +61,18 @@ transactions = st.builds(
 
 
 def is_visible(transaction: Transaction, version: int) -> bool:
-    """Tephra's ``Transaction.isVisible``, with the level that leaves out the current write pointer; lists, not sets."""
+    """Tephra's ``Transaction.isVisible``; lists, not sets."""
     excluded = version in list(transaction.invalids) or version in list(transaction.in_progress)
     current = version in (transaction.transaction_id, transaction.write_pointer, *transaction.checkpoint_write_pointers)
-    if transaction.visibility_level is VisibilityLevel.SNAPSHOT_EXCLUDE_CURRENT and version == transaction.write_pointer:
-        return False
-    return current or (version <= transaction.read_pointer and not excluded)
+    excludes = transaction.visibility_level is VisibilityLevel.SNAPSHOT_EXCLUDE_CURRENT
+    return (version <= transaction.read_pointer and not excluded) or (
+        current and (not excludes or transaction.write_pointer != version)
+    )
 
 
 def never_visible(transaction: Transaction, pointer: int) -> bool:
-    """Whether whatever happens it will not be this transaction's to see; a reader may go on behind it."""
-    hidden = transaction.visibility_level is VisibilityLevel.SNAPSHOT_EXCLUDE_CURRENT and pointer == transaction.write_pointer
-    return pointer < 0 or pointer in list(transaction.invalids) or hidden
+    """Whether a reader goes on behind it, as CDAP's ``TransactionMessageFilter`` has it."""
+    return pointer < 0 or pointer in list(transaction.invalids)
 
 
 def seen(transaction: Transaction, pointer: int) -> Sight:

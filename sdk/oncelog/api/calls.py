@@ -171,8 +171,10 @@ class Calls:
         tries = None if within is None else Tries(end, idempotent=idempotent, others=self._transport.others if within else 0)
         return await self._trying(once, idempotent, tries=tries)
 
-    async def _get(self, path: str, params: dict[str, str] | None = None, most: int = MAX_JSON_BYTES) -> bytes:
-        return await self._call("GET", path, params=params, most=most, idempotent=True)
+    async def _get(
+        self, path: str, params: dict[str, str] | None = None, most: int = MAX_JSON_BYTES, accept: str | None = None
+    ) -> bytes:
+        return await self._call("GET", path, params=params, accept=accept, most=most, idempotent=True)
 
     async def _put(self, path: str, value: object, params: dict[str, str] | None = None) -> None:
         await self._call("PUT", path, json.dumps(value).encode(), JSON, idempotent=False, params=params)

@@ -106,7 +106,7 @@ class AsyncApi(TokenCalls):
 
     async def topic(self, topic: str, namespace: str = DEFAULT_NAMESPACE) -> Topic:
         """Name and properties. Raises TopicNotFound."""
-        return parse(Topic, await self._get(topic_path(namespace, topic)))
+        return parse(Topic, await self._get(topic_path(namespace, topic), accept=JSON))
 
     async def topics(self, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
         """Names, sorted."""

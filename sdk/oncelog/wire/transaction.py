@@ -51,7 +51,7 @@ class VisibilityLevel(IntEnum):
     SNAPSHOT = 1
     """All of them."""
     SNAPSHOT_EXCLUDE_CURRENT = 2
-    """Those before its latest checkpoint."""
+    """Those before its latest checkpoint. What it has written since is undecided for it, as in Tephra: a topic ends before it."""
     SNAPSHOT_ALL = 3
     """All of them, in every version."""
 
@@ -85,8 +85,7 @@ class Transaction:
     @cached_property
     def excluded(self) -> frozenset[int]:
         """The pointers whose writes it passes over."""
-        hidden = frozenset({self.write_pointer}) if self.write_pointer not in self.own else frozenset()
-        return frozenset(self.invalids) - self.own | hidden
+        return frozenset(self.invalids) - self.own
 
     @cached_property
     def undecided(self) -> frozenset[int]:

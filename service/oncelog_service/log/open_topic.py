@@ -29,7 +29,7 @@ from oncelog_service.log.names.generations import Generations
 from oncelog_service.log.numbers import Numbers
 from oncelog_service.log.stamps import Stamps
 from oncelog_service.storage.incarnation import FIRST, Incarnation, raised
-from oncelog_service.storage.keys import ROW_ID_SIZE, split_row_id
+from oncelog_service.storage.keys import ROW_ID_SIZE, is_beyond, split_row_id, timestamp_prefix
 from oncelog_service.storage.port import Store
 from oncelog_service.storage.records import EndedRow, ProducerRow, SubscriptionRow, TopicRow
 from oncelog_service.transactions.port import Transactions
@@ -239,16 +239,31 @@ class OpenTopic:
 
     def check_message_id(self, message_id: bytes) -> None:
         """Raises StaleMessageId for an id that is older than this generation of the topic, or was handed out in a lost time."""
-        ms = split_row_id(message_id)[0]
-        if ms < self.row.created and (self.row.generation > 1 or self.incarnation.number):
+        if self._is_older(message_id):
             raise StaleMessageId(
                 f"message id {message_id.hex()} is older than generation {self.generation} of the topic; start from the "
                 f"oldest{_RESET}",
                 generation=self.generation,
             )
-        for before, first_ms in self.lost:
-            if before[:ROW_ID_SIZE] < message_id[:ROW_ID_SIZE] and ms < first_ms:
-                raise _lost(message_id, before, self.generation)
+        if (lost := self._lost_span(message_id)) is not None:
+            raise _lost(message_id, lost[0], self.generation)
+
+    def moment_of(self, message_id: bytes) -> int | None:
+        """The first millisecond of all that is behind an id that :meth:`check_message_id` refuses; None: it is a place here."""
+        if self._is_older(message_id):
+            return self.row.created
+        lost = self._lost_span(message_id)
+        return None if lost is None else lost[1]
+
+    def _is_older(self, message_id: bytes) -> bool:
+        if is_beyond(message_id) or not (self.row.generation > 1 or self.incarnation.number):
+            return False
+        return split_row_id(message_id)[0] < self.row.created
+
+    def _lost_span(self, message_id: bytes) -> tuple[bytes, int] | None:
+        row_id = message_id[:ROW_ID_SIZE]
+        spans = (each for each in self.lost if each[0][:ROW_ID_SIZE] < row_id < timestamp_prefix(each[1]))
+        return next(spans, None)
 
     def dismiss(self) -> None:
         """Have all who wait for messages answer with what there is."""

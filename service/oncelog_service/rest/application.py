@@ -24,6 +24,7 @@ from oncelog_service.access.audit import NOTHING, Asked
 from oncelog_service.access.grants import EVERYBODY, Principal
 from oncelog_service.clock import of_clients
 from oncelog_service.logs import Asking
+from oncelog_service.rest import cdap
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bearer import bearer_of
 from oncelog_service.rest.bodies import json_answer, read_model
@@ -84,6 +85,7 @@ class Application:
         self._forwarder = Forwarder(service.access, longest, network=service.network, clock=of_clients(service.clock))
         self.watch.ask = lambda url, target: self._forwarder.ask(url, "GET", target)
         self._names = Names.of(settings)
+        self._serves_cdap = settings.cdap_clients
         made = {"/openapi.json": openapi_answer, "/docs": docs_answer}
         described = [Route("GET", path, _made(partial(make, routes)), "", right=None) for path, make in made.items()]
         by_path: dict[str, dict[str, _Address]] = {}
@@ -139,7 +141,8 @@ class Application:
     async def _answer(
         self, route: Route, path: dict[str, str], principal: Principal, head: Head, standing: Standing, body: bytes
     ) -> Answer:
-        content_type, accept = (head.header(name).decode("latin-1") for name in (b"content-type", b"accept"))
+        headers = cdap.typed(route, head.headers) if self._serves_cdap else head.headers
+        content_type, accept = (headers.get(name, b"").decode("latin-1") for name in (b"content-type", b"accept"))
         known = head.header(b"if-none-match").decode("latin-1")
         again = partial(self._judged_again, route, path, head)
         call = Call(self._service, path, {}, content_type, body, accept, principal, self._forwarder, standing, again, self.watch)
@@ -152,12 +155,13 @@ class Application:
             if _is_told(route, found):
                 call.still()
         except NotServedHere as elsewhere:
-            if head.header(ROUTE) != PROXY:
+            passed_on = head.header(ROUTE) == PROXY or (self._serves_cdap and cdap.is_passed_on(route, head.headers))
+            if not passed_on:
                 raise
             # A HEAD asks as a GET does: the body is left out here, where its client is answered.
             try:
                 call.still()
-                asked = (route.method, head.target, head.headers, body, principal, again if head.takes_chunks else None)
+                asked = (route.method, head.target, headers, body, principal, again if head.takes_chunks else None)
                 answer = await self._forwarder.send(elsewhere.url, *asked)
                 answer = await self._packer.packed(answer, _packings(head))
                 if _is_told(route, answer):

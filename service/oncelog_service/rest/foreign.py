@@ -9,6 +9,7 @@ judged by a request's head before anything else of it is looked at:
   names none: images, scripts, frames, ``no-cors``. A link that a person follows is let through: it only reads, and no other
   page sees what is answered.
 * A body says what it is, packed or not, and changes nothing under a type that a page may send without asking first, as forms do.
+  What is put by CDAP's clients says nothing, where a setting serves them: a browser asks before it sends any PUT.
 
 Nothing here answers a preflight, so whatever a browser asks for before it sends is refused by the browser itself. Other clients
 send neither header, and name the service as they reach it.
@@ -62,6 +63,8 @@ class Names:
     """Any address is one of ours, since no page has one as its name without having come from there; else only loopback."""
     all: bool = False
     """Every name is taken."""
+    untyped_puts: bool = False
+    """What is put may have a body that does not say what it is: a browser asks before it sends any PUT."""
 
     @classmethod
     def of(cls, settings: Settings) -> Names:
@@ -81,6 +84,7 @@ class Names:
             frozenset(each.encode() for each in named),
             addresses=exposed,
             all=exposed and not _split(settings.allowed_hosts),
+            untyped_puts=settings.cdap_clients,
         )
 
     @cached_property
@@ -116,7 +120,7 @@ def check(method: str, headers: Mapping[bytes, bytes], names: Names) -> None:
     elif b"sec-fetch-site" in headers and not _from_own_page(method, headers):
         raise ForeignOrigin("a page of another origin asks for this; nothing was done")
     if method not in READING:
-        _check_media(headers)
+        _check_media(headers, untyped=names.untyped_puts and method == "PUT")
 
 
 def _is_own(origin: bytes, host: bytes | None, names: Names) -> bool:
@@ -129,14 +133,14 @@ def _from_own_page(method: str, headers: Mapping[bytes, bytes]) -> bool:
     return headers[b"sec-fetch-site"] in _OWN or (followed and method in READING)
 
 
-def _check_media(headers: Mapping[bytes, bytes]) -> None:
-    """Whatever comes of the body: what a form sends may have none."""
+def _check_media(headers: Mapping[bytes, bytes], untyped: bool) -> None:
+    """Whatever comes of the body: what a form sends may have none. ``untyped``: one without a type is let through."""
     coding = headers.get(b"content-encoding", b"identity")
     if coding.lower() not in (b"identity", *CODINGS):
         raise UnsupportedMediaType(f"Content-Encoding {_shown(coding)} is not read here; gzip is, once", codings=["gzip"])
     media = headers.get(b"content-type")
     if media is None:
-        if headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:
+        if not untyped and (headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers):
             raise UnsupportedMediaType("the request has a body and does not say what it is; give it a Content-Type")
     elif media.partition(b";")[0].strip().lower() in _UNASKED:
         raise UnsupportedMediaType(f"Content-Type {_shown(media)} is not read here, as it is what any page can send")

@@ -111,6 +111,11 @@ def split_row_id(data: bytes) -> tuple[int, int]:
     return timestamp, seq_id
 
 
+def is_beyond(message_id: bytes) -> bool:
+    """Whether it sorts behind every id that there can be: timestamps are not negative."""
+    return message_id[0] >= 0x80
+
+
 def timestamp_prefix(timestamp: int) -> bytes:
     """The first 8 bytes of every row id of one millisecond."""
     return _TIMESTAMP.pack(timestamp)

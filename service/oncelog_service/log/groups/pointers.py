@@ -240,8 +240,9 @@ class WritePointers:
             )
         age = self._age_ms(pointer)
         if abs(age) > self._max_lifetime_ms:
+            when = f"{age / 1000:,.0f} s ago" if age > 0 else f"{-age / 1000:,.0f} s ahead of the clock"
             raise TransactionNotInProgress(
-                f"write pointer {pointer} was handed out {age / 1000:,.0f} s ago, as its number says; "
+                f"write pointer {pointer} was handed out {when}, as its number says; "
                 f"a transaction lives at most {self._max_lifetime_ms / 1000:,.0f} s",
                 write_pointer=pointer,
             )

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from oncelog.errors import TopicDamaged
 from oncelog_service.log.keep.recovery import read_snapshots
 from oncelog_service.log.scan import after, bytes_in, earliest_offset, run_before, runs_from, stored_in, trim_of
+from oncelog_service.properties import MAX_TTL, TTL
 from oncelog_service.storage.events import EventDamaged
 from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import (
@@ -86,7 +87,7 @@ def lost_topics(store: Store) -> Iterator[tuple[bytes, TopicRow]]:
         newest[topic] = generation, created
     for topic, (generation, created) in newest.items():
         if store.get(Table.TOPIC, topic) is None:
-            yield topic, TopicRow(generation, created, {"ttl": str(100 * 365 * 86_400)})
+            yield topic, TopicRow(generation, created, {TTL: str(MAX_TTL)})
 
 
 def holes(store: Store) -> Iterator[Hole]:

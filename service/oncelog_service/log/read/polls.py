@@ -13,14 +13,14 @@ from oncelog.wire.isolation import COMMITTED, Held
 from oncelog.wire.requests import ConsumeRequest
 from oncelog.wire.transaction import SETTLED, Transaction, is_own
 from oncelog_service.log.arrivals import Arrivals
-from oncelog_service.log.checks import check_consume
+from oncelog_service.log.checks import MAX_TIMESTAMP, check_consume
 from oncelog_service.log.keep.expiry import Expiry, Living
 from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.read.pages import Bounds, Encoding, Lives, Page, collect, read_page, through
 from oncelog_service.log.scan import after, find_offset
 from oncelog_service.properties import ttl_ms
 from oncelog_service.reading import Place, read
-from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, split_row_id, timestamp_prefix
+from oncelog_service.storage.keys import FIRST_ROW_ID, ROW_ID_SIZE, is_beyond, split_row_id, timestamp_prefix
 
 _REMEMBERED_BYTES = 2**20
 """Of a reader's transaction that is kept decoded: one with 130,000 invalid pointers."""
@@ -282,7 +282,10 @@ class Polls:
         if request.start_from is None:
             return FIRST_ROW_ID
         if isinstance(request.start_from, int):
-            return timestamp_prefix(request.start_from + (not request.inclusive))
+            return timestamp_prefix(min(request.start_from + (not request.inclusive), MAX_TIMESTAMP))
+        if is_beyond(request.start_from):
+            last_id = self._last_id(request.isolation == COMMITTED)
+            return FIRST_ROW_ID if last_id is None else after(last_id)
         return self.start_at_id(request.start_from, request.inclusive)
 
     async def start_at_offset(self, offset: int) -> bytes:

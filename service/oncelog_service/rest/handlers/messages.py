@@ -20,6 +20,7 @@ from oncelog.wire.requests import ConsumeRequest, Polled
 from oncelog_service.log.read.inspection import Glance
 from oncelog_service.log.read.pages import AS_JSON, AS_ONCELOG, AS_TMS, Page, noting_pointers
 from oncelog_service.log.topic_log import TopicLog
+from oncelog_service.rest import cdap
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import AT_ONCE_BYTES, decoded, off_loop
 from oncelog_service.rest.handlers.cdap_polls import asks_for_everything, everything
@@ -58,6 +59,8 @@ async def publish(call: Call) -> Answer:
     async with call.turn():
         log = await call.log()  # by now it may be another one, or none
         request = await decoded(call, decode_publish_request)
+        if call.service.settings.cdap_clients:
+            cdap.check_pointer(request.write_pointer)
         may = partial(check_producer, call, request.producer if request.payloads else None)  # what is stored may be of any
         may()
         call.count(request)
@@ -81,6 +84,8 @@ async def store(call: Call) -> Answer:
     async with call.turn():
         log = await call.log()
         request = await decoded(call, decode_publish_request)
+        if call.service.settings.cdap_clients:
+            cdap.check_pointer(request.write_pointer)
         may = partial(check_producer, call, request.producer)
         may()
         call.count(request)
@@ -119,6 +124,8 @@ async def poll(call: Call) -> Answer:
     log = await call.log()
     media = essence(call.content_type)
     request = replace(await decoded(call, decode_consume_request), isolation=call.query.get(ISOLATION))
+    if call.service.settings.cdap_clients and media == AVRO:
+        request = cdap.from_moment(log, request)
     if asks_for_everything(call, media, request):
         return await everything(call, log, request, headers_of(_isolation_of(request)))
     by = call.principal.whose()

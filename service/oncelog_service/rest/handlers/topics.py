@@ -6,6 +6,8 @@ from oncelog.message_id import MessageId
 from oncelog.wire.models import ErasedMessage, EraseMessage, ListedTopic, NamespacePolicies, Topic, TopicStats, Trimmed, TrimTopic
 from oncelog_service.access.grants import Right
 from oncelog_service.log.groups.held import count_held
+from oncelog_service.properties import told_properties
+from oncelog_service.rest import cdap
 from oncelog_service.rest.bodies import query_limit, query_optional_int, query_texts, read_json
 from oncelog_service.rest.routes import Call
 
@@ -18,7 +20,7 @@ async def create(call: Call) -> None:
     """The body is a JSON object of properties; empty is fine. Names: `[A-Za-z0-9_]+` / `[A-Za-z0-9_.-]+`."""
     asked = await read_json(call, "topic's properties")
     await call.service.topics.create(*_name(call), asked)
-    call.subject = {"properties": asked}
+    call.subject = {"properties": told_properties(asked)}
 
 
 async def update(call: Call) -> None:
@@ -29,11 +31,17 @@ async def update(call: Call) -> None:
     """
     asked = await read_json(call, "topic's properties")
     await call.service.topics.update(*_name(call), asked, query_texts(call, "expected"))
-    call.subject = {"properties": asked}
+    call.subject = {"properties": told_properties(asked)}
 
 
-async def get(call: Call) -> Topic:
-    """Name and properties; the values are strings."""
+async def get(call: Call) -> Topic | dict[str, str]:
+    """Name and properties; the values are strings.
+
+    Where CDAP's clients are served (`cdap_clients`), the properties alone, with a `generation` that counts from 1, unless the
+    Accept header names `application/json`.
+    """
+    if call.service.settings.cdap_clients and not cdap.names_json(call.accept):
+        return (await call.service.topics.get(*_name(call), counted=True)).properties
     return await call.service.topics.get(*_name(call))
 
 
