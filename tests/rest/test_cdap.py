@@ -255,8 +255,9 @@ def test_a_start_beyond_every_time_is_empty(topic: Topic, time: int, inclusive: 
 # --- write pointers
 
 
-def under(topic: Topic, pointer: int, path: str = "/publish") -> requests.Response:
-    return topic.post(path, b"\x00" + encode_long(pointer) + b"\x02\x02x\x00", AVRO)
+def under(topic: Topic, pointer: int, path: str = "/publish", **headers: str) -> requests.Response:
+    body = b"\x00" + encode_long(pointer) + b"\x02\x02x\x00"
+    return topic.request("POST", path, data=body, headers={"content-type": AVRO, **headers})
 
 
 @pytest.mark.parametrize("path", ["/publish", "/store"])
@@ -267,6 +268,8 @@ def test_what_can_be_no_pointer_any_more_is_a_conflict(path: str) -> None:
         for pointer in (0, -1, -(2**63) + 1, -(2**63), 1, 499_999, (now_s - 101) * 10**9):
             problem = assert_problem(under(topic, pointer, path), 409, "transaction_not_in_progress")
             assert problem["write_pointer"] == pointer
+            from_java = {"user-agent": "Java/17.0.15"}
+            assert under(topic, pointer, path, **from_java).status_code == (409 if pointer > 0 else 500), "as 6.10 asks for"
         assert_problem(under(topic, 500_000, path), 409, "unknown_write_pointer")
         ahead = assert_problem(under(topic, (now_s + 101) * 10**9, path), 409, "transaction_not_in_progress")
         assert "was handed out 101 s ahead of the clock" in ahead["detail"]

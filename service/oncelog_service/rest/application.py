@@ -147,6 +147,7 @@ class Application:
         again = partial(self._judged_again, route, path, head)
         call = Call(self._service, path, {}, content_type, body, accept, principal, self._forwarder, standing, again, self.watch)
         call.takes_chunks, call.known = head.takes_chunks, known
+        call.agent = head.header(b"user-agent").decode("latin-1")
         call.audited = route.audited
         try:
             if head.query:

@@ -49,6 +49,8 @@ class Call:
     """Knows what is wrong, and how the service is doing."""
     takes_chunks: bool = True
     """An answer whose length is not known can be sent, and told from one that broke off."""
+    agent: str = ""
+    """What the User-Agent header says."""
     known: str = ""
     """What the If-None-Match header says: who asks has that already."""
     subject: Mapping[str, object] = field(default_factory=dict)

@@ -60,7 +60,7 @@ async def publish(call: Call) -> Answer:
         log = await call.log()  # by now it may be another one, or none
         request = await decoded(call, decode_publish_request)
         if call.service.settings.cdap_clients:
-            cdap.check_pointer(request.write_pointer)
+            cdap.check_pointer(request.write_pointer, call.agent)
         may = partial(check_producer, call, request.producer if request.payloads else None)  # what is stored may be of any
         may()
         call.count(request)
@@ -85,7 +85,7 @@ async def store(call: Call) -> Answer:
         log = await call.log()
         request = await decoded(call, decode_publish_request)
         if call.service.settings.cdap_clients:
-            cdap.check_pointer(request.write_pointer)
+            cdap.check_pointer(request.write_pointer, call.agent)
         may = partial(check_producer, call, request.producer)
         may()
         call.count(request)
