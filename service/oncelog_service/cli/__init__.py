@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "serve": ("serve", "Run a service until Ctrl-C or SIGTERM."),
     "topic": ("nouns.topic", "Create, list, show, update and delete topics."),
     "publish": ("messages.publish", "Publish messages: arguments, lines, JSON, CSV, Parquet, files."),
+    "cdap-import": ("messages.cdap_import", "Import the messages of a topic of CDAP's."),
     "read": ("messages.read", "Print a topic's messages in order."),
     "bench": ("messages.bench", "Measure the service, on a topic of its own."),
     "inspect": ("inspect", "Show what lies in the tables of a topic."),

@@ -211,7 +211,8 @@ class Run:
             while (rows := self._read()) is not None:
                 send(rows)
                 self._wait(_MAX_PENDING)
-                tell(self.source.position(), f"{self.stored:,} stored, {self.duplicates:,} duplicates, {self.skipped:,} skipped")
+                done = f"{self.stored:,} stored, {self.duplicates:,} duplicates, {self.skipped:,} skipped"
+                tell(self.source.position(), done + self.source.said())
             self._wait(0)
             self._check_whole()
         except KeyboardInterrupt:
@@ -245,12 +246,12 @@ class Run:
         self.session.out.result(self.session.facts, f"{self.so_far()} in {self.seconds:.1f} s, {rate:,.0f} messages/s")
 
     def _read(self) -> list[Row] | None:
-        """The next rows; None: there are no more. Raises InvalidRequest, when all before the faulty one have their outcome."""
+        """The next rows; None: there are no more. Raises what the source does, when all before have their outcome."""
         try:
             return next(self.source.rows, None)
-        except InvalidRequest as error:
+        except OncelogError as error:
             self._wait(0)
-            raise self._named(error) from None
+            raise self._named(error) if isinstance(error, InvalidRequest) else error from None
 
     def _is_behind(self, number: int | None) -> bool:
         """Whether a row is passed over: what is persisted, but for the last. That one is sent again, and compared."""

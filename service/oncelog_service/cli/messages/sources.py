@@ -60,6 +60,8 @@ class Source:
     """How much of that has been read."""
     names: Sequence[str] = ()
     """Of the rows, where each is a file."""
+    said: Callable[[], str] = str
+    """What else tells how far it has been read."""
 
     def called(self, at: int) -> str:
         """Which row is meant."""
