@@ -47,6 +47,8 @@ RUN_ELSEWHERE = {
 }
 """Pages that are kept true by something else, and by what."""
 
+SETTINGS = {"docs/coming/cdap.md": {"cdap_clients": True}}
+"""What the service of a page is told beside its defaults."""
 STORES_OF_THEIR_OWN = {"docs/embedded.md", "docs/proof.md", "docs/securing.md", "docs/testing.md"}
 """Pages whose code begins its own, and meets none of what other pages make."""
 _MAKES = re.compile(
@@ -130,7 +132,9 @@ def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relati
     monkeypatch.chdir(work)
     variables: dict[str, Any] = {"__name__": "__main__"}
     printed = None
-    with running_service(default_store(tmp_path / "data"), backup_root=work / "backups") as service:
+    with running_service(
+        default_store(tmp_path / "data"), backup_root=work / "backups", **SETTINGS.get(named(page), {})
+    ) as service:
         monkeypatch.setenv("ONCELOG_URL", service.url)
         for block in found:
             if block.language == "json" and printed is not None:
