@@ -24,7 +24,7 @@ $(READY): constraints.txt pyproject.toml
 venv: $(READY) ## make the virtual environment in .venv
 
 # The tests start hundreds of Python processes: none is to compile everything anew. (Empty is unset.)
-test test-real test-all test-slow calm demo fight bench: export PYTHONDONTWRITEBYTECODE :=
+test test-real test-all test-slow calm demo fight bench once: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test
 test: $(READY) ## run the tests that need nothing but Python: no process, no port, no clock but their own (ARGS="-k name" to choose)
@@ -60,6 +60,10 @@ fight: $(READY) ## two leaders of a key-value store fight under kill -9; a check
 .PHONY: bench
 bench: $(READY) ## measure speed and memory; prints a table, writes benchmarks/results/*.json
 	$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: once
+once: $(READY) ## what is stored once: oncelog, and Kafka and Pulsar where Java and Maven are (ARGS=--page: write docs/pip6.md)
+	$(BIN)/python -m benchmarks.pip6 $(ARGS)
 
 .PHONY: pictures
 pictures: $(READY) ## take the pictures of the console that the documentation shows; needs Chromium
@@ -112,7 +116,8 @@ constraints: $(READY) ## pin what pyproject.toml asks for and constraints.txt ha
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv $(COMPILE) --extra service --extra postgresql --extra jwt --extra spark --extra otel --group dev $(ARGS) -o constraints.txt
 	$(BIN)/uv $(subst pyproject.toml,--group pyproject.toml:release,$(COMPILE)) $(ARGS) -o release/constraints.txt
+	$(BIN)/uv $(subst pyproject.toml,--group pyproject.toml:brokers,$(COMPILE)) $(ARGS) -o benchmarks/brokers/constraints.txt
 
 .PHONY: clean
 clean: ## remove what make made
-	rm -rf $(VENV) dist build .pytest_cache .hypothesis .mypy_cache .ruff_cache .coverage benchmarks/results
+	rm -rf $(VENV) .venv-brokers dist build .pytest_cache .hypothesis .mypy_cache .ruff_cache .coverage benchmarks/results

@@ -18,6 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.atomic import atomic_rates
+from benchmarks.brokers.rates import broker_rates
 from benchmarks.cluster import cluster_rates
 from benchmarks.conditional import conditional_rates
 from benchmarks.engine import engine_rates
@@ -41,6 +42,7 @@ def _kinds(args: argparse.Namespace) -> dict[str, tuple[str, Callable[[], list[R
     seconds, messages, large = args.seconds, args.messages, args.large
     return {
         "rivals": ("oncelog, PostgreSQL, Redis and NATS in turns", lambda: rival_rates(seconds)),
+        "brokers": ("oncelog, Kafka and Pulsar in turns", lambda: broker_rates(seconds)),
         "publish": ("publishing with wrk, oncelog and bare in turns", lambda: publish_rates(seconds)),
         "sdk": (f"{messages:,} messages through the SDK", lambda: sdk_rates(messages)),
         "transactions": ("transactions", lambda: transaction_rates(seconds)),

@@ -43,7 +43,8 @@ def _commit(group: str) -> CommitRequest:
     return CommitRequest(group=group, parts=[Part("default", topic, _messages(at)) for at, topic in enumerate(TOPICS)])
 
 
-def _atomically() -> Callable[[Caller], Awaitable[None]]:
+def atomically() -> Callable[[Caller], Awaitable[None]]:
+    """A commit of so many messages on each topic, and the next one."""
     head, tail = request("/v1/atomic/{}/commit", encode_commit_request(_commit("bench")))
     numbers, run = itertools.count(), os.urandom(4).hex()
 
@@ -79,7 +80,7 @@ def _rates(runner: asyncio.Runner, connections: int, target: int, seconds: float
     with running("oncelog") as server, running("bare") as bare, Client(server.url) as client:
         for topic in TOPICS:
             client.create_topic(topic)
-        kinds = {ATOMIC: (server, _atomically()), PLAIN: (server, _plainly()), BARE: (bare, _barely())}
+        kinds = {ATOMIC: (server, atomically()), PLAIN: (server, _plainly()), BARE: (bare, _barely())}
         turns: dict[str, Turn] = {}
         callers: list[Caller] = []
         for kind, (where, once) in kinds.items():

@@ -55,7 +55,8 @@ class Row:
     """One line of the table."""
 
     what: str
-    value: float
+    value: float | None
+    """None: there is none, and what stands there says why."""
     unit: str
     target: str = ""
     met: bool | None = None

@@ -16,6 +16,10 @@ from benchmarks.measure import Beside, Processor, Row
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 BEGIN = "<!-- measured begin, written by `make bench ARGS=--page` -->\n"
 END = "<!-- measured end -->"
+BROKERS_BEGIN = "<!-- beside brokers begin, written by `make bench ARGS=--page` -->\n"
+BROKERS_END = "<!-- beside brokers end -->"
+BROKERS = (KAFKA, UNSYNCED, PULSAR) = "Kafka", "Kafka, not synced", "Pulsar"
+"""Whose rows have a table of their own."""
 COLUMNS = ("what", "oncelog", "unit", "beside", "its figure", "ratio", "target", "processor, µs a message", "of the other")
 _RIGHT = (1, 4, 5, 7, 8)
 
@@ -47,7 +51,9 @@ def cells(row: Row) -> list[str]:
     ]
 
 
-def _figure(value: float) -> str:
+def _figure(value: float | None) -> str:
+    if value is None:
+        return ""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.2f}"
 
 
@@ -73,16 +79,24 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def page(text: str, result: Mapping[str, Any]) -> str:
-    """The page with what this result says between its marks, and the pictures that it has."""
-    before, _, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not end:
+    """The page with what this result says between its marks, and the pictures that it has. What it has no rows for stays."""
+    beside = [row for row in rows_from(result) if row.beside and row.beside.rival in BROKERS]
+    rest = [row for row in rows_from(result) if row not in beside and row.value is not None]
+    for rows, begin, end in ((rest, BEGIN, END), (beside, BROKERS_BEGIN, BROKERS_END)):
+        if rows:
+            text = _written(text, result, rows, begin, end)
+    return text
+
+
+def _written(text: str, result: Mapping[str, Any], rows: Sequence[Row], begin: str, end: str) -> str:
+    before, _, rest = text.partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
         raise ValueError(f"{PAGE} has no place for what was measured")
     where = ", ".join(f"{name} {value}" for name, value in result["machine"].items())
-    rows = rows_from(result)
     shown = "".join(f"![{name.removesuffix('.svg').replace('-', ' ')}](pictures/{name})\n\n" for name in pictures(rows))
     measured = f"Measured on {result['at'][:10]}: {where}.\n\n{markdown(rows)}\n{shown}"
-    return before + BEGIN + "\n" + measured + END + after
+    return before + begin + "\n" + measured + end + after
 
 
 # --- pictures
@@ -98,6 +112,7 @@ def pictures(rows: Sequence[Row]) -> dict[str, str]:
             "Median of one message by connections, ms", _series(rows, _BY_SENDERS), "connections, each with one message under way"
         ),
         "cost-of-a-message": bars("Processor time of a message, µs: server and client", _costs(rows)),
+        "beside-brokers": ratios("oncelog's rate as a multiple of theirs: right of the line it is faster", _multiples(rows)),
     }
     return {f"{name}.svg": svg for name, svg in found.items() if svg}
 
@@ -134,6 +149,43 @@ def _costs(rows: Sequence[Row]) -> list[tuple[str, Processor]]:
             costs.setdefault("oncelog", row.processor)
             costs[row.beside.rival] = row.beside.processor
     return list(costs.items())
+
+
+def _multiples(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """Of each piece of work, oncelog's rate beside each broker's."""
+    multiples: dict[str, dict[str, float]] = {}
+    for row in rows:
+        if row.beside and row.beside.rival in BROKERS and not row.what.endswith(": p50"):
+            multiples.setdefault(row.what, {})[row.beside.rival] = row.beside.ratio
+    return multiples
+
+
+def ratios(title: str, multiples: Mapping[str, Mapping[str, float]]) -> str:
+    """A line for each piece of work, on it a dot for each other one, on a logarithmic axis. Empty without any."""
+    if not multiples:
+        return ""
+    every = [ratio for each in multiples.values() for ratio in each.values()]
+    low, high = min(0.5, *every), max(2.0, *every)
+    left, right, bottom = 310, _WIDTH - 40, _TOP + 40 + len(multiples) * 24
+
+    def across(ratio: float) -> float:
+        return left + (right - left) * math.log(ratio / low) / math.log(high / low)
+
+    drawn: list[str] = []
+    for tick in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100):
+        if low <= tick <= high:
+            width = 2.5 if tick == 1 else 1
+            at = f'x1="{across(tick):.1f}" x2="{across(tick):.1f}" y1="{_TOP + 20}" y2="{bottom}"'
+            drawn.append(f'<line class="axis" {at} stroke-width="{width}"/>')
+            drawn.append(_text(across(tick), bottom + 18, f"{tick:g} ×", "middle"))
+    for number, (what, each) in enumerate(multiples.items()):
+        y = _TOP + 38 + number * 24
+        drawn.append(_text(left - 12, y + 4, what, "end"))
+        for rival, ratio in each.items():
+            drawn.append(f'<circle cx="{across(ratio):.1f}" cy="{y}" r="6" fill="{_INKS[BROKERS.index(rival)]}"/>')
+    for number, rival in enumerate(BROKERS):
+        drawn += _legend(left + number * 130, _TOP + 2, rival, _INKS[number])
+    return _svg(title, bottom + 34, drawn)
 
 
 def lines(title: str, series: Mapping[str, Mapping[float, float]], axis: str) -> str:

@@ -81,7 +81,7 @@ def rival_rates(seconds: float) -> list[Row]:
 
 def _batches(postgres: Postgres, size: str, payload_bytes: int, messages: int, seconds: float) -> list[Row]:
     """Requests of so many over 8 connections each."""
-    payloads = _payloads(payload_bytes, messages)
+    payloads = random_payloads(payload_bytes, messages)
     with _world(postgres) as world:
         names = [f"p{number}" for number in range(CONNECTIONS)]
         peers = world.peers_publishing(names, payloads)
@@ -99,12 +99,12 @@ def _batches(postgres: Postgres, size: str, payload_bytes: int, messages: int, s
     aims: Mapping[str, Aim] = {}
     if messages == BATCH:
         aims = {COPY: at_least(1.2)} if payload_bytes > 100 else {COPY: at_least(2), UNNEST: at_least(4), UNNAMED: at_least(0.95)}
-    return [_rate(turns, what, rival, messages, aims.get(rival)) for rival in (COPY, UNNEST, UNNAMED, *peers)]
+    return [rate_row(turns, what, rival, messages, aims.get(rival)) for rival in (COPY, UNNEST, UNNAMED, *peers)]
 
 
 def _p99(seconds: float) -> Row:
     """The slowest of 100 answers while more is written than the store holds in memory."""
-    payloads, size = _payloads(SIZES["1 KiB"]), SIZES["1 KiB"] * BATCH
+    payloads, size = random_payloads(SIZES["1 KiB"]), SIZES["1 KiB"] * BATCH
     with _world() as world:
         turn = world.publishing([f"p{number}" for number in range(CONNECTIONS)], payloads)
         spans: list[float] = []
@@ -116,7 +116,7 @@ def _p99(seconds: float) -> Row:
 
 def _sdk_batches(postgres: Postgres, seconds: float) -> list[Row]:
     """What a Python program gets on one connection."""
-    payloads = _payloads(100)
+    payloads = random_payloads(100)
     with (
         _world(postgres) as world,
         Producer("bench", name="batches", client=world.client) as one,
@@ -139,14 +139,14 @@ def _sdk_batches(postgres: Postgres, seconds: float) -> list[Row]:
         turns = world.in_turns(kinds, seconds)
     aims = {COPY: at_least(1.2), UNNEST: at_least(2.5)}
     return [
-        _rate(turns, f"Producer.{kind}, {BATCH:,} × 100 B", rival, BATCH, aim, kind)
+        rate_row(turns, f"Producer.{kind}, {BATCH:,} × 100 B", rival, BATCH, aim, kind)
         for kind in ("send_batch", "send_async")
         for rival, aim in aims.items()
     ]
 
 
 def _one_at_a_time(postgres: Postgres, seconds: float) -> Row:
-    [payload] = _payloads(100, 1)
+    [payload] = random_payloads(100, 1)
     with _world(postgres) as world, Producer("bench", name="one", client=world.client) as producer:
         insert = postgres.insert(payload)
         kinds: dict[str, Turn] = {
@@ -154,12 +154,12 @@ def _one_at_a_time(postgres: Postgres, seconds: float) -> Row:
             INSERT: lambda seconds: repeat(insert, seconds),
         }
         turns = world.in_turns(kinds, seconds)
-    return _p50(turns, "Producer.send, one at a time", INSERT, at_most(2, "×"))
+    return p50_row(turns, "Producer.send, one at a time", INSERT, at_most(2, "×"))
 
 
 def _singles(postgres: Postgres, connections: int, rate: float | None, seconds: float) -> list[Row]:
     """One message at a time over many connections, from a client that is hardly there."""
-    [payload] = _payloads(100, 1)
+    [payload] = random_payloads(100, 1)
     with _world(postgres) as world:
         program = postgres.pgbench(connections, payload)
         rival = f"{INSERT} by pgbench" if program else f"{INSERT} by psycopg"
@@ -172,14 +172,14 @@ def _singles(postgres: Postgres, connections: int, rate: float | None, seconds: 
         }
         turns = world.in_turns(kinds, seconds)
     what = f"one message at a time, {connections} connection" + ("s" if connections > 1 else "")
-    row = _rate(turns, what, rival, 1, at_least(1) if connections == 64 else None)
+    row = rate_row(turns, what, rival, 1, at_least(1) if connections == 64 else None)
     absolute = [] if rate is None else [_absolute(f"{what}: rate", row.value, "messages/s", at_least(rate, ""))]
-    beside = [each for peer in peers for each in (_rate(turns, what, peer, 1, None), _p50(turns, what, peer, None))]
-    return [row, *absolute, _p50(turns, what, rival, None), *beside]
+    beside = [each for peer in peers for each in (rate_row(turns, what, peer, 1, None), p50_row(turns, what, peer, None))]
+    return [row, *absolute, p50_row(turns, what, rival, None), *beside]
 
 
 def _threads(postgres: Postgres, seconds: float) -> list[Row]:
-    [payload], threads = _payloads(100, 1), 16
+    [payload], threads = random_payloads(100, 1), 16
     with _world(postgres) as world, ExitStack() as open_ones:
         producers = [open_ones.enter_context(Producer("bench", name=f"p{at}", client=world.client)) for at in range(threads)]
         kinds = {
@@ -188,13 +188,13 @@ def _threads(postgres: Postgres, seconds: float) -> list[Row]:
         }
         turns = world.in_turns(kinds, seconds)
     what = f"Producer.send, {threads} threads"
-    row = _rate(turns, what, INSERT, 1, None)
+    row = rate_row(turns, what, INSERT, 1, None)
     return [row, _absolute(f"{what}: rate", row.value, "messages/s", at_least(3_000, ""))]
 
 
 def _reading(postgres: Postgres, seconds: float) -> list[Row]:
     """Everything from the start."""
-    payloads = _payloads(100)
+    payloads = random_payloads(100)
     with _world(postgres) as world:
         copy = postgres.copy(payloads)
         with Producer("bench", name="p", client=world.client) as producer:
@@ -204,22 +204,22 @@ def _reading(postgres: Postgres, seconds: float) -> list[Row]:
 
         def objects() -> None:
             with Reader("bench", client=world.client, timeout=0) as reader:
-                _expect(READ, sum(1 for _ in reader))
+                expect(READ, sum(1 for _ in reader))
 
         select = postgres.read(READ)
         kinds: dict[str, Turn] = {
             "Reader": lambda seconds: repeat(objects, seconds),
-            "raw poll": lambda seconds: repeat(lambda: _expect(READ, raw_poll(world.server.url)), seconds),
+            "raw poll": lambda seconds: repeat(lambda: expect(READ, raw_poll(world.server.url)), seconds),
             SELECT: lambda seconds: repeat(select, seconds),
         }
         turns = world.in_turns(kinds, seconds)
-    rows = [_rate(turns, f"{kind} from the start", SELECT, READ, None, kind) for kind in ("Reader", "raw poll")]
+    rows = [rate_row(turns, f"{kind} from the start", SELECT, READ, None, kind) for kind in ("Reader", "raw poll")]
     return [*rows, _absolute("Reader from the start: rate", rows[0].value, "messages/s", at_least(300_000, ""))]
 
 
 def _long_poll(seconds: float) -> Row:
     """From the publisher's receipt to the delivery to one who waits; below 0: the delivery came first."""
-    [payload] = _payloads(100, 1)
+    [payload] = random_payloads(100, 1)
     with _world() as world:
         delivered: list[float] = []
         spans: list[float] = []
@@ -250,7 +250,7 @@ def _long_poll(seconds: float) -> Row:
 
 def _resend(seconds: float) -> list[Row]:
     """The same messages once more, which is answered with what the first time was."""
-    payloads = _payloads(100)
+    payloads = random_payloads(100)
     with _world() as world:
         [caller] = world.runner.run(connected(world.server.url, 1))
         first, sent = publish(caller, "bench", "p", payloads), 0
@@ -264,8 +264,8 @@ def _resend(seconds: float) -> list[Row]:
 
         world.runner.run(store())
         turns = world.in_turns({"again": calling(world.runner, [again]), OWN: calling(world.runner, [store])}, seconds)
-        _expect(sent * BATCH, world.client.stats("bench").upcoming_offset)
-    return [_rate(turns, f"resend of requests of {BATCH:,} × 100 B", "the first time", BATCH, at_least(1), "again", OWN)]
+        expect(sent * BATCH, world.client.stats("bench").upcoming_offset)
+    return [rate_row(turns, f"resend of requests of {BATCH:,} × 100 B", "the first time", BATCH, at_least(1), "again", OWN)]
 
 
 # --- how it is done
@@ -341,12 +341,12 @@ def publish(
     return call
 
 
-def _payloads(payload_bytes: int, how_many: int = BATCH) -> list[bytes]:
+def random_payloads(payload_bytes: int, how_many: int = BATCH) -> list[bytes]:
     """Random, so that compression flatters nobody."""
     return [os.urandom(payload_bytes) for _ in range(how_many)]
 
 
-def _expect(wanted: int, found: int) -> None:
+def expect(wanted: int, found: int) -> None:
     if wanted != found:
         raise RuntimeError(f"{found:,} messages instead of {wanted:,}")
 
@@ -354,7 +354,7 @@ def _expect(wanted: int, found: int) -> None:
 # --- rows
 
 
-def _rate(turns: Turns, what: str, rival: str, messages: int, aim: Aim | None, kind: str = OWN, base: str = "") -> Row:
+def rate_row(turns: Turns, what: str, rival: str, messages: int, aim: Aim | None, kind: str = OWN, base: str = "") -> Row:
     """Messages a second. ``base``: the rival's turns, if it is not called as they are."""
     base = base or rival
     share = turns.share(kind, base)
@@ -362,7 +362,7 @@ def _rate(turns: Turns, what: str, rival: str, messages: int, aim: Aim | None, k
     return _row(what, turns.rate(kind) * messages, "messages/s", aim, share, _processor(turns, kind, messages), beside)
 
 
-def _p50(turns: Turns, what: str, rival: str, aim: Aim | None) -> Row:
+def p50_row(turns: Turns, what: str, rival: str, aim: Aim | None) -> Row:
     """Of one message."""
     ratio = turns.times_as_long(OWN, rival)
     beside = Beside(rival, turns.p50_ms(rival), ratio, _processor(turns, rival, 1))

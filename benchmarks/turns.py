@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import NamedTuple
 
 TURN_SECONDS = 0.4
@@ -82,20 +83,29 @@ class Turns:
         return zip(self._reached[kind], self._reached[base], strict=True)
 
 
-def in_turns(turns: Mapping[str, Turn], processor_seconds: Mapping[str, Callable[[], float]], seconds: float) -> Turns:
-    """Run each kind for about ``seconds`` altogether. A first round is not counted.
+def in_turns(
+    turns: Mapping[str, Turn],
+    processor_seconds: Mapping[str, Callable[[], float]],
+    seconds: float,
+    *,
+    client_seconds: Mapping[str, Callable[[], float]] = MappingProxyType({}),
+    first_seconds: float = TURN_SECONDS,
+) -> Turns:
+    """Run each kind for about ``seconds`` altogether. A first turn of each is not counted.
 
     ``processor_seconds``: of each kind, what its server has used until now.
+    ``client_seconds``: the same of its client, where that is a process that goes on beyond its turn.
     """
     reached: dict[str, list[Reached]] = {kind: [] for kind in turns}
     kinds = list(turns)
     for turn in turns.values():
-        turn(TURN_SECONDS)
+        turn(first_seconds)
     for _ in range(max(1, round(seconds / TURN_SECONDS))):
         for kind in kinds:
-            used, of_client = processor_seconds[kind](), _own_processor_seconds()
+            client = client_seconds.get(kind, _own_processor_seconds)
+            used, of_client = processor_seconds[kind](), client()
             calls = turns[kind](TURN_SECONDS)
-            of_client = _own_processor_seconds() - of_client
+            of_client = client() - of_client
             used, count = processor_seconds[kind]() - used, len(calls.spans)
             p50_ms = statistics.median(calls.spans) * 1000
             reached[kind].append(Reached(calls.rate, used / count * 1000, of_client / count * 1000, p50_ms))
