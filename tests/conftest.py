@@ -62,6 +62,7 @@ FIRST = (
     "tests/test_coverage",
     "tests/simulation/",
     "tests/scenarios/",
+    "tests/cdap/",
     "tests/docs/",
     "tests/behaviours/",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -36,18 +37,25 @@ def jars(version: str) -> Path:
     names = (HERE / f"cdap-{version}.txt").read_text().split()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "oncelog-tests"
     folder = cache / f"cdap-{version}-{hashlib.sha256(repr(names).encode()).hexdigest()[:12]}"
-    if not folder.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as unfinished:
-            pom, copied = Path(unfinished, "pom.xml"), Path(unfinished, "jars")
-            pom.write_text(_POM.format("".join(map(_dependency, names))))
-            goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-            command = ["mvn", "-B", "-q", "-C", "-f", str(pom), goal, f"-DoutputDirectory={copied}"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                pytest.skip(f"Maven does not get CDAP's jars: {done.stdout[-500:]}")
-            copied.rename(folder)
+    cache.mkdir(parents=True, exist_ok=True)
+    with open(cache / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Maven's own folder is not for two at a time
+        if not folder.exists():
+            _fetch(names, folder)
     return folder
+
+
+def _fetch(names: list[str], folder: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:
+        pom, copied = Path(unfinished, "pom.xml"), Path(unfinished, "jars")
+        pom.write_text(_POM.format("".join(map(_dependency, names))))
+        goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+        command = ["mvn", "-B", "-q", "-C", "-f", str(pom), goal, f"-DoutputDirectory={copied}"]
+        environment = {**os.environ, "MAVEN_OPTS": " ".join((*QUICK, os.environ.get("MAVEN_OPTS", "")))}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+        if done.returncode:
+            pytest.skip(f"Maven does not get CDAP's jars: {done.stdout[-500:]}")
+        copied.rename(folder)
 
 
 def _dependency(name: str) -> str:

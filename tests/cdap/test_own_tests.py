@@ -58,7 +58,6 @@ def run_own_tests(version: str, path: str, *options: str) -> None:
     assert f"OK ({count} tests)" in done.stdout, done.stdout
 
 
-@pytest.mark.xfail(strict=False, reason="what CDAP's clients need is being built")
 @pytest.mark.parametrize("version", CLASSES)
 def test_all_of_cdaps_own_tests_pass_against_oncelog(version: str, tmp_path: Path) -> None:
     server = f"{CLASSES[version][0].replace('.', '/')}/messaging/server/MessagingHttpService.java"
