@@ -54,7 +54,7 @@ def check_properties(
 ) -> dict[str, str]:
     """The properties to keep of a topic. A ``generation`` equal to the present one is accepted and dropped.
 
-    An unknown name that is ``stored`` already, with the same value, may stay. ``lenient``: unknown names are kept, and any
+    What is ``stored`` already, with the same value, may stay, whatever it is. ``lenient``: unknown names are kept, and any
     ``generation`` is dropped, as CDAP's own service does.
 
     Raises:
@@ -68,7 +68,7 @@ def check_properties(
         if name == GENERATION:
             if not lenient and (generation is None or value != str(generation)):
                 raise InvalidRequest("generation is counted by the service and cannot be set")
-        elif name not in _SETTABLE and (lenient or stored.get(name) == value):
+        elif stored.get(name) == value or (lenient and name not in _SETTABLE):
             kept[name] = value
         else:
             kept[name] = _check_property(name, value)

@@ -205,6 +205,19 @@ def test_properties_are_replaced(calls: Calls, show: Show, service: RunningServi
     assert (found["ttl"], found["transactional"]) == ("7200", "only")
 
 
+def test_properties_that_nobody_touches_stay_as_they_are(show: Show) -> None:
+    with running_service(cdap_clients=True) as service:
+        unknown = {"empty": "", "lines": "a\nb"}
+        topic = Topic(service.url, "unknown", **unknown, ttl="60", team="fleet")
+        page = show("topics/default/unknown", url=service.url)
+        page.get_by_role("button", name="Change").click()
+        page.get_by_role("dialog").get_by_label("ttl").fill("7200")
+        page.get_by_role("dialog").get_by_label("team").fill("")
+        page.get_by_role("dialog").get_by_role("button", name="Replace").click()
+        expect(page.get_by_role("region", name="Properties")).to_contain_text("ttl7200")
+        assert topic.good("GET") == {**unknown, "ttl": "7200", "generation": "1"}
+
+
 def test_what_holds_a_topic_is_said(calls: Calls, show: Show, service: RunningService) -> None:
     topic = Topic(service.url, "standing")
     topic.send("p", 0, 1)

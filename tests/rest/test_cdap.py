@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from oncelog_service.config import Settings
 from oncelog_service.properties import check_properties
 from oncelog_service.renewal import begin_incarnation
 from oncelog_service.storage.memory import MemoryStore
+from oncelog_service.storage.port import Table
+from oncelog_service.storage.records import TopicRow, decode_record, encode_record
 from tests.cluster.instances import InPlace, Instances, address
 from tests.patience import PATIENCE
 from tests.rest.talk import Topic, assert_problem, avro_poll, done
@@ -168,6 +171,17 @@ def test_what_is_kept_is_no_obstacle_once_the_setting_is_taken_away_and_no_log_s
     audited = [each.getMessage() for each in caplog.records if each.name == "oncelog.audit"]
     assert any("password" in line and "ttl" in line for line in audited)
     assert not any("s3cret" in each.getMessage() for each in caplog.records)
+
+
+def test_a_ttl_of_an_older_version_stays_and_is_shown_as_the_longest_one(cdap: House) -> None:
+    topic = Topic(cdap.service.url, "t", ttl="5")
+    rows = cdap.disk.tables[Table.TOPIC]
+    [(key, row)] = rows.items()
+    rows[key] = encode_record(replace(decode_record(TopicRow, row), properties={"ttl": "3153600000"}))
+    assert topic.good("GET")["ttl"] == "2147483647"
+    assert topic.good("GET", headers=AS_JSON)["properties"]["ttl"] == "3153600000"
+    done(put(topic, "/properties", {"ttl": "3153600000", "deduplication": "false"}))
+    assert_problem(put(topic, "/properties", {"ttl": "3153600001"}), 400, "invalid_request")
 
 
 # --- ids

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from oncelog import AsyncClient, AsyncConsumer, AsyncReader, Client, Message, Producer
+from oncelog import AsyncClient, AsyncConsumer, AsyncReader, Client, Message, MessageId, Producer
 from oncelog.errors import ConsumerClosed, MessagesExpired, ReaderClosed
 from oncelog.wire.requests import ConsumeRequest, Polled
 from tests.sdk.test_position import page
@@ -147,3 +147,11 @@ async def test_what_is_fetched_by_two_tasks_is_delivered_once_and_a_seek_counts_
         while len(offsets) < 11:
             offsets += [message.offset for message in await read(4)]
         assert offsets == list(range(11))
+
+
+@pytest.mark.parametrize("start", ["latest", MessageId.parse("ff" * 20)])
+async def test_from_the_end_only_what_comes_afterwards(client: Client, filled: str, house: RunningService, start: Any) -> None:
+    async with AsyncReader(filled, url=house.url, start=start) as reader:
+        with Producer[bytes](filled, client=client) as producer:
+            await asyncio.to_thread(producer.send, b"10")
+        assert [message.offset for message in await reader.read(4)] == [10]

@@ -28,10 +28,11 @@ def rest(reader: Reader, limit: int | None = None) -> list[int]:
     return [int(message.payload) for message in islice(reader, limit)]
 
 
-def test_from_latest_only_what_comes_afterwards(client: Client, topic: str) -> None:
-    with Reader(topic, client=client, start="latest", timeout=0) as empty:
+@pytest.mark.parametrize("start", ["latest", MessageId.parse("ff" * 20)])
+def test_from_latest_only_what_comes_afterwards(client: Client, topic: str, start: Any) -> None:
+    with Reader(topic, client=client, start=start, timeout=0) as empty:
         publish(client, topic, 2)
-        with Reader(topic, client=client, start="latest", timeout=0) as filled:
+        with Reader(topic, client=client, start=start, timeout=0) as filled:
             publish(client, topic, 2, begin=2)
             assert (rest(empty), rest(filled)) == ([0, 1, 2, 3], [2, 3])
 

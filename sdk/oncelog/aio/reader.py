@@ -10,7 +10,7 @@ from oncelog.api.topics import AsyncApi
 from oncelog.codecs import Typed
 from oncelog.reading.twins import ReaderTwin, T
 from oncelog.values.message import Message
-from oncelog.values.start import Start
+from oncelog.values.start import Start, is_latest
 
 
 class AsyncReader(ReaderTwin[T, AsyncApi], AsyncStream[T]):
@@ -46,11 +46,11 @@ class AsyncReader(ReaderTwin[T, AsyncApi], AsyncStream[T]):
 
     def _made(self, start: Start, inclusive: bool, generation: int | None) -> None:
         self._start: tuple[Start, bool, int | None] = start, inclusive, generation
-        if start != "latest":
+        if not is_latest(start):
             self._at.begin(*self._start)
 
     async def _open(self) -> None:
-        if self._start[0] == "latest":
+        if is_latest(self._start[0]):
             await self._begin(*self._start)
 
     async def seek(self, start: Start, *, inclusive: bool = False, generation: int | None = None) -> None:

@@ -37,7 +37,7 @@ from oncelog.reading.older import OlderService, stable_offsets
 from oncelog.reading.position import ConsumerPosition, FetchedAhead, Found, HeldUp, ReaderPosition, Upto
 from oncelog.values.message import Message, Source, check_place
 from oncelog.values.outgoing import check_seconds
-from oncelog.values.start import Start
+from oncelog.values.start import Start, is_latest
 from oncelog.wire.isolation import COMMITTED, UNCOMMITTED, Held
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Subscription
@@ -264,7 +264,7 @@ class ReaderTwin(StreamTwin[T, C]):
         return self._at.lost
 
     async def _begin(self, start: Start, inclusive: bool, generation: int | None) -> None:
-        if start == "latest":
+        if is_latest(start):
             start, generation = await self._latest()
         self._at.begin(start, inclusive, generation)
 

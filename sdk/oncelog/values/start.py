@@ -13,6 +13,11 @@ Start = Literal["earliest", "latest"] | MessageId | int | datetime
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+def is_latest(start: Start) -> bool:
+    """Whether it is behind every message that there is: ``latest``, or an id that sorts behind all that can be handed out."""
+    return start == "latest" or (isinstance(start, MessageId) and start.publish_timestamp < 0)
+
+
 def start_position(start: Start, inclusive: bool = False) -> StartPosition:
     """The start as it travels. Raises ValueError for what is none."""
     if isinstance(start, MessageId):

@@ -16,6 +16,7 @@ from oncelog.errors import TransactionNotInProgress
 from oncelog.wire.media import AVRO, JSON, essence
 from oncelog.wire.requests import ConsumeRequest
 from oncelog_service.log.topic_log import TopicLog
+from oncelog_service.properties import MAX_TTL, TTL
 from oncelog_service.rest.routes import TOPIC, Route
 
 _TYPE = b"content-type"
@@ -41,6 +42,11 @@ def is_passed_on(route: Route, headers: Mapping[bytes, bytes]) -> bool:
     its types show."""
     media = essence(headers.get(_TYPE, b"").decode("latin-1"))
     return route.path in _AT_THE_TOPIC and media in ("", AVRO)
+
+
+def shown(properties: Mapping[str, str]) -> dict[str, str]:
+    """A topic's properties. A ttl of an older version of oncelog may not fit an int: it is as good as the longest one."""
+    return {**properties, TTL: properties[TTL] if int(properties[TTL]) <= MAX_TTL else str(MAX_TTL)}
 
 
 def check_pointer(pointer: int | None, agent: str) -> None:

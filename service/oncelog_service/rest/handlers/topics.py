@@ -41,7 +41,7 @@ async def get(call: Call) -> Topic | dict[str, str]:
     Accept header names `application/json`.
     """
     if call.service.settings.cdap_clients and not cdap.names_json(call.accept):
-        return (await call.service.topics.get(*_name(call), counted=True)).properties
+        return cdap.shown((await call.service.topics.get(*_name(call), counted=True)).properties)
     return await call.service.topics.get(*_name(call))
 
 

@@ -212,11 +212,15 @@ function change(at, found, name, reload) {
       .map(([each, hint]) => ({ name: each, label: each, hint, value: found[each] ?? "" })),
     run: (values) => call("PUT", `${at}/properties`,
       { query: { expected: JSON.stringify(found) },
-        body: Object.fromEntries(Object.entries(values).filter(([, value]) => value.trim() !== "")) })
+        body: Object.fromEntries(Object.entries(values)
+          .map(([each, value]) => [each, value === inField(found[each]) ? found[each] : value])
+          .filter(([each, value]) => value === found[each] || value.trim() !== "")) })
       .catch((failure) => { reload(); throw failure; }), // who opens the question again sees what they are by then
     done: reload, said: "The properties are replaced.",
   });
 }
+
+const inField = (text) => text?.replace(/[\r\n]/g, ""); // as a field has it: what nobody has touched stays as it is
 
 function Subscribed({ at, namespace, topic }) {
   const found = useLoad((signal) => call("GET", `${at}/subscriptions`, { signal }), [at]);
