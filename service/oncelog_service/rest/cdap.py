@@ -2,9 +2,9 @@
 
 They do not say that a topic's properties are JSON, and read them back as a bare map of texts, with a generation that fits an int.
 They keep ids of messages for years, and ask with them for ever, whatever became of the topic. Of a write pointer that can be none
-any more they want to hear as of a failure of the service, not of their own. And they follow no redirect.
+any more they want to hear as of a failure of the service, not of their own. And they follow no redirect of a large body.
 
-What CDAP keeps of a topic without knowing it is in properties.py, whose messages are taken under its pointers in log/groups.
+Which properties are kept without a meaning here is said in properties.py; a poll for everything is in handlers/cdap_polls.py.
 """
 
 from __future__ import annotations
