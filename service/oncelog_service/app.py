@@ -188,7 +188,8 @@ def build_server(service: Service, telemetry: Telemetry | None = None) -> Server
 
 def server_of(application: Application, service: Service) -> Server:
     """Builds what answers HTTP as an application does. Raises BadCertificate."""
-    return Server(application, service.settings, service.background, service.clock, service.traffic, application.watch)
+    about = service.settings, service.background, service.clock, service.traffic
+    return Server(application, *about, application.watch, service.unpacking)
 
 
 @contextmanager

@@ -176,6 +176,8 @@ class Service:
         self.scans = Scans(workers)
         self.telling = workers.pool(1, "oncelog-telling")
         """For what is told of the process and reads no store: told also while all other threads wait for one that hangs."""
+        self.packing, self.unpacking = (workers.pool(1, f"oncelog-{name}") for name in ("packing", "unpacking"))
+        """For large answers, so that such an answer waits for no store either, and for large bodies that come packed."""
         self._looking = workers.pool(1, "oncelog-looking")
         """For one small read of the store now and then, by which is known whether it answers: it finds no other before it."""
         self._looking_since: float | None = None
@@ -337,7 +339,7 @@ class Service:
 
     def _end_threads(self) -> None:
         self.scans.close()
-        for each in (self.telling, self._looking):
+        for each in (self.telling, self._looking, self.packing, self.unpacking):
             each.shutdown(wait=False)
 
     @property

@@ -116,11 +116,11 @@ def test_while_a_large_answer_is_packed_others_go_out_as_they_are(monkeypatch: p
         packer, small, large, release = Packer(), Answer(b"x" * 2_000, JSON), Answer(b"x" * 20_000, JSON), asyncio.Event()
         assert isinstance(small.body, bytes)
 
-        async def on_a_thread(call: object, body: bytes) -> bytes | None:
+        async def on_a_thread(thread: object, call: object, body: bytes) -> bytes | None:
             await release.wait()
             return pack(body)
 
-        monkeypatch.setattr(asyncio, "to_thread", on_a_thread)
+        monkeypatch.setattr(asyncio.get_running_loop(), "run_in_executor", on_a_thread)
         first = asyncio.ensure_future(packer.packed(large, "gzip"))
         await asyncio.sleep(0)
         assert await packer.packed(large, "gzip") == large._replace(headers={"vary": "accept-encoding"})

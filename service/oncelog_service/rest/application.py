@@ -80,7 +80,7 @@ class Application:
         settings = service.settings
         self._access = service.access
         self._audit = service.audit
-        self._packer = Packer()
+        self._packer = Packer(service.packing)
         longest = settings.max_wait_ms / 1000 + READ_SECONDS
         self._forwarder = Forwarder(service.access, longest, network=service.network, clock=of_clients(service.clock))
         self.watch.ask = lambda url, target: self._forwarder.ask(url, "GET", target)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 
 from oncelog.errors import InvalidRequest, OncelogError, Overloaded, RequestTooLarge
 from oncelog_service.rest.bounds.pace import Pace
 from oncelog_service.rest.exchange import Arriving, Exchange, Head
-from oncelog_service.rest.packing import Unpacker, is_unpacked_at_once, unpack, unpacked_size
+from oncelog_service.rest.packing import is_unpacked_at_once, unpack, unpacked_on, unpacked_size
 from oncelog_service.traffic import Traffic
 
 MAX_HEAD_BYTES = 64 * 2**10
@@ -57,7 +58,6 @@ class Bodies:
         self._clock = clock
         self._arriving: dict[Exchange, Arriving] = {}
         self._arriving_bytes = 0
-        self._unpacker = Unpacker()
 
     def check_declared(self, head: Head) -> None:
         """Raises RequestTooLarge, before a byte of the body is read, where its length is declared."""
@@ -82,7 +82,7 @@ class Bodies:
         else:
             parts.append(bytearray(part))
 
-    async def unpack(self, exchange: Exchange) -> None:
+    async def unpack(self, exchange: Exchange, thread: Executor | None) -> None:
         """Unpacks the body of a request, all of which is here. What it takes counts before it takes it.
 
         Raises InvalidRequest, Overloaded.
@@ -94,7 +94,7 @@ class Bodies:
             unpacked = unpack(packed, size)
         else:
             exchange.waited = True
-            unpacked = await self._unpacker.unpack(packed, size)
+            unpacked = await unpacked_on(thread, packed, size)
         exchange.parts[:] = [unpacked]
         self._discount(exchange, len(packed))
 

@@ -8,6 +8,7 @@ The invariants:
   which all share one, slice by slice: whoever sends much waits for those who send less, and has one processor at most. zlib lets
   go of the interpreter meanwhile.
 * An answer waits for nobody to be packed: while a large one is, the others go out as they are.
+* The threads are those of this alone: where a store hangs, and all that read it wait, who asks what is wrong is answered.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import asyncio
 import re
 import zlib
 from collections.abc import Generator, Mapping
+from concurrent.futures import Executor
 
 from oncelog.errors import InvalidRequest
 from oncelog_service.rest.answer import Answer
@@ -104,20 +106,15 @@ def is_unpacked_at_once(packed: bytes, size: int) -> bool:
     return len(packed) <= _AT_ONCE_PACKED and size <= _AT_ONCE_BYTES
 
 
-class Unpacker:
-    """Unpacks what is large on a thread, all that come a slice each, in turn."""
+async def unpacked_on(thread: Executor | None, packed: bytes, size: int) -> bytes:
+    """Returns what :func:`unpacked_size` has found to have this size. All who use a thread have a slice each, in turn.
 
-    def __init__(self) -> None:
-        self._turn = asyncio.Lock()
-
-    async def unpack(self, packed: bytes, size: int) -> bytes:
-        """Returns what :func:`unpacked_size` has found to have this size. Raises InvalidRequest."""
-        slices = unpacking(packed, size)
-        while True:
-            async with self._turn:
-                found = await asyncio.to_thread(_next, slices)
-            if found is not None:
-                return found
+    Raises InvalidRequest.
+    """
+    slices, loop = unpacking(packed, size), asyncio.get_running_loop()
+    while (found := await loop.run_in_executor(thread, _next, slices)) is None:
+        pass
+    return found
 
 
 def _next(slices: Generator[None, None, bytes]) -> bytes | None:
@@ -153,7 +150,9 @@ def pack(body: bytes) -> bytes | None:
 class Packer:
     """Packs answers, on a thread those that are large, one at a time: it is memory that no bound of the connections sees."""
 
-    def __init__(self) -> None:
+    def __init__(self, thread: Executor | None = None) -> None:
+        """``thread``: one; None: the event loop's own."""
+        self._thread = thread
         self._is_busy = False
 
     async def packed(self, answer: Answer, accept: str) -> Answer:
@@ -174,6 +173,6 @@ class Packer:
             return None
         self._is_busy = True
         try:
-            return await asyncio.to_thread(pack, body)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, pack, body)
         finally:
             self._is_busy = False

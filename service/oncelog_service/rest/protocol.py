@@ -32,6 +32,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Hashable
+from concurrent.futures import Executor
 from contextlib import aclosing
 from email.utils import formatdate
 from typing import Any, Protocol, cast
@@ -103,8 +104,17 @@ class Application(Protocol):
 class Shared:
     """What the connections of a server share."""
 
-    def __init__(self, application: Application, settings: Settings, clock: Clock, traffic: Traffic | None = None) -> None:
+    def __init__(
+        self,
+        application: Application,
+        settings: Settings,
+        clock: Clock,
+        traffic: Traffic | None = None,
+        unpacking: Executor | None = None,
+    ) -> None:
+        """``unpacking``: the thread that does so; None: the event loop's own."""
         self.application = application
+        self.unpacking = unpacking
         self._clock = clock
         self.patience = {
             _HEAD: settings.header_timeout_seconds,
@@ -564,7 +574,7 @@ class HttpConnection(asyncio.Protocol):
     async def _unpack(self, exchange: Exchange) -> None:
         exchange.unpacking = True
         try:
-            await self._shared.bodies.unpack(exchange)
+            await self._shared.bodies.unpack(exchange, self._shared.unpacking)
         except OncelogError as error:
             exchange.refused = error.with_traceback(None)
         finally:

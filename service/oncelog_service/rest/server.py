@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from concurrent.futures import Executor
 from contextlib import suppress
 
 from oncelog_service.background import Background
@@ -47,10 +48,12 @@ class Server:
         clock: Clock,
         traffic: Traffic | None = None,
         watch: Watch | None = None,
+        unpacking: Executor | None = None,
     ) -> None:
-        """Raises BadCertificate. ``traffic``: where it counts; ``watch``: samples the service while this answers."""
+        """Raises BadCertificate. ``traffic``: where it counts; ``watch``: samples the service while this answers; ``unpacking``:
+        the thread for bodies that come packed."""
         self._settings = settings
-        self._shared = Shared(application, settings, clock, traffic)
+        self._shared = Shared(application, settings, clock, traffic, unpacking)
         self._background = background
         self.certificates = Certificates.of(settings)
         """None: it does not speak TLS."""
