@@ -24,7 +24,7 @@ from benchmarks.conditional import conditional_rates
 from benchmarks.engine import engine_rates
 from benchmarks.fairness import fairness_rates
 from benchmarks.lag import lag
-from benchmarks.measure import Row, machine, publish_rates, sdk_rates, ten_million
+from benchmarks.measure import Row, load, machine, publish_rates, sdk_rates, ten_million
 from benchmarks.page import PAGE, page, pictures, rows_from, terminal
 from benchmarks.rivals import rival_rates
 from benchmarks.spark import spark_rates
@@ -87,6 +87,7 @@ def main() -> None:
         status, measure = kinds[kind]
         with console.status(f"{number} of {len(chosen)}: {status}"):
             rows += measure()
+            where["at the end"] = load()
         # After each kind: one that is interrupted has what it measured until then, and --only goes on with the rest.
         path.write_text(
             json.dumps({"at": now.isoformat(), "machine": where, "rows": [asdict(row) for row in rows]}, indent=1) + "\n"

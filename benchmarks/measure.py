@@ -288,5 +288,10 @@ def machine() -> dict[str, str]:
         "cpu": cpu[1] if cpu else "unknown",
         "cores": str(os.cpu_count()),
         "python": sys.version.split()[0],
-        "load at the start": f"{os.getloadavg()[0]:.2f}",
+        "load at the start": load(),
     }
+
+
+def load() -> str:
+    """Of the last minute, also what this one makes of it."""
+    return f"{os.getloadavg()[0]:.2f}"

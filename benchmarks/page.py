@@ -166,13 +166,13 @@ def ratios(title: str, multiples: Mapping[str, Mapping[str, float]]) -> str:
         return ""
     every = [ratio for each in multiples.values() for ratio in each.values()]
     low, high = min(0.5, *every), max(2.0, *every)
-    left, right, bottom = 310, _WIDTH - 40, _TOP + 40 + len(multiples) * 24
+    left, right, bottom = 360, _WIDTH - 24, _TOP + 40 + len(multiples) * 24
 
     def across(ratio: float) -> float:
         return left + (right - left) * math.log(ratio / low) / math.log(high / low)
 
     drawn: list[str] = []
-    for tick in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100):
+    for tick in (0.1, 0.3, 1, 3, 10, 30, 100):
         if low <= tick <= high:
             width = 2.5 if tick == 1 else 1
             at = f'x1="{across(tick):.1f}" x2="{across(tick):.1f}" y1="{_TOP + 20}" y2="{bottom}"'
@@ -180,11 +180,11 @@ def ratios(title: str, multiples: Mapping[str, Mapping[str, float]]) -> str:
             drawn.append(_text(across(tick), bottom + 18, f"{tick:g} ×", "middle"))
     for number, (what, each) in enumerate(multiples.items()):
         y = _TOP + 38 + number * 24
-        drawn.append(_text(left - 12, y + 4, what, "end"))
+        drawn.append(_text(left - 12, y + 4, what.replace("one message at a time", "one at a time"), "end"))
         for rival, ratio in each.items():
             drawn.append(f'<circle cx="{across(ratio):.1f}" cy="{y}" r="6" fill="{_INKS[BROKERS.index(rival)]}"/>')
     for number, rival in enumerate(BROKERS):
-        drawn += _legend(left + number * 130, _TOP + 2, rival, _INKS[number])
+        drawn += _legend(left - 60 + number * 150, _TOP + 2, rival, _INKS[number])
     return _svg(title, bottom + 34, drawn)
 
 

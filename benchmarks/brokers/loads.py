@@ -115,13 +115,13 @@ class PulsarLoad:
         command = [*java_program("Load", "pulsar"), broker.address, work, f"bench-{next(_topics)}-", *map(str, arguments)]
         self._broker = broker
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._said("ready")
 
     @classmethod
     @contextmanager
     def begun(cls, broker: Pulsar, work: str, *arguments: object) -> Iterator[PulsarLoad]:
         load = cls(broker, work, *arguments)
         try:
+            load._said("ready")
             yield load
         finally:
             load._process.kill()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -37,14 +36,13 @@ class Broker:
     @contextmanager
     def running(cls) -> Iterator[Self]:
         """A fresh one, gone at the end with all it wrote."""
-        home = Path(tempfile.mkdtemp(prefix="oncelog-bench-"))
-        broker = cls(home)
-        try:
-            broker.start()
-            yield broker
-        finally:
-            broker.end(signal.SIGKILL)
-            shutil.rmtree(home, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix="oncelog-bench-", ignore_cleanup_errors=True) as home:
+            broker = cls(Path(home))
+            try:
+                broker.start()
+                yield broker
+            finally:
+                broker.end(signal.SIGKILL)
 
     def start(self) -> None:
         """And wait until it answers. Raises RuntimeError with the end of what it said if it does not."""
