@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from oncelog.http.credentials import secret_in, shown
 from oncelog_service.atomic.limits import AtomicLimits
+from oncelog_service.bounds import cdap
 from oncelog_service.counting.counts import MOST_TOPICS
 from oncelog_service.log.limits import Limits
 from oncelog_service.logs import Form
@@ -148,7 +149,7 @@ class Settings(HasOrigins):
     out, unless their number says that they are older than a transaction may become, or could be one of ours."""
     cdap_clients: bool = False
     """Whether CDAP's own clients are served, who need some things that the TMS page does not say. Implies
-    `foreign_write_pointers`."""
+    `foreign_write_pointers`, and that publishes in the TMS media type may have 100,000 messages and 16 MiB."""
     assigned_producer_seconds: float = Field(default=90_000.0, gt=0)
     """A name that the service assigned to a producer without one ends when it was not used for so long."""
     atomic_timeout_seconds: float = Field(default=60.0, gt=0)
@@ -365,6 +366,7 @@ class Settings(HasOrigins):
         """What one call on a topic may ask for."""
         return Limits(
             max_messages=self.max_messages,
+            max_bare_messages=max(self.max_messages, cdap.MESSAGES) if self.cdap_clients else None,
             default_poll_messages=self.default_poll_messages,
             max_poll_messages=self.max_poll_messages,
             max_poll_bytes=self.max_poll_bytes,

@@ -4,7 +4,9 @@ refused, and the bytes on disk never change their meaning (storage/runs.py)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from io import BytesIO
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 from oncelog.wire.avro_parts import encode_tails
 from oncelog.wire.codec import avro_source
 from oncelog.wire.media import AVRO, ONCELOG_AVRO
-from oncelog_service.storage import runs
+from oncelog_service.storage import bodies, runs
 from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, FIRST_ROW_ID, ROW_ID_SIZE, generation_key, row_id, topic_key
 from oncelog_service.storage.payload_rows import (
@@ -155,14 +157,19 @@ def read(schema: Any, data: bytes) -> Any:
 
 @given(
     *(st.lists(columns(), min_size=1, max_size=4), st.integers(65_530, 65_536), offsets, st.sampled_from([1, 300, 2**15])),
-    st.integers(0, 2**62),
+    *(st.integers(0, 2**62), st.booleans()),
 )
 def test_requests_that_are_laid_together_read_back_message_by_message(
-    requests: list[Columns], first_seq: int, first_offset: int, run_bytes: int, upto_bytes: int
+    requests: list[Columns], first_seq: int, first_offset: int, run_bytes: int, upto_bytes: int, large: bool
 ) -> None:
+    """``large``: as what is made in pieces, and laid by the write alone."""
     count = sum(len(each.payloads) for each in requests)
     ids = numbered(count, first_seq)
-    with mock.patch.object(runs, "RUN_BYTES", run_bytes):
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(runs, "RUN_BYTES", run_bytes))
+        for module, bound, small in ((runs, "_AT_ONCE_BYTES", 0), (bodies, "_AT_ONCE", 2), (bodies, "_TEMPLATES", 41)):
+            if large:
+                stack.enter_context(mock.patch.object(module, bound, small))
         found = laid(requests, ids, first_offset, before_bytes=upto_bytes)
     assert [row for run in found for row in decode_rows(run)] == rows_of(requests, ids, first_offset)
     before = first_offset
@@ -280,6 +287,25 @@ def test_requests_that_fill_a_run_are_laid_as_they_come_and_those_that_are_alike
     assert [len(run) for run in found] == [242, 8] * 4, "at most 32 KiB"
     assert [row.sequence_id for run in found for row in decode_rows(run)] == [*range(1_000, 2_000)]
     assert sum(len(run.data) - run.size for run in found) == 8 * 38 + 4 * 14, "a head and a checksum, and where a request begins"
+
+
+def test_what_is_large_is_not_joined_before_it_is_written() -> None:
+    count = 40_000
+    columns, ids, laying = Columns([bytes(100)] * count), numbered(count, 60_000), Laying(Table.MESSAGE, PREFIX, 0)
+    messages = encode_messages(columns, ids, 0)
+    assert isinstance(messages.bodies, bodies.Joined)
+    with mock.patch.object(Laying, "_lay_parts", side_effect=AssertionError("laid already")):
+        laying.add(ids, messages)
+    assert sum(map(len, laying.runs)) == count
+    assert [run.ids() for run in laying.runs] == [ids[run.first : run.end] for run in laying.runs]
+
+
+@given(st.lists(st.integers(1, 4), max_size=60))
+def test_pieces_of_ids_end_where_one_is_left_out_and_with_the_millisecond(steps: list[int]) -> None:
+    numbers = [65_500, *accumulate(steps, initial=65_501)]
+    ids = [row_id(BEGIN + each // 65_536, each % 65_536) for each in numbers]
+    apart = [at for at in range(1, len(ids)) if numbers[at] != numbers[at - 1] + 1 or not numbers[at] % 65_536]
+    assert [*runs._rising_by_one(ids)] == [*pairwise([0, *apart, len(ids)])]
 
 
 @pytest.mark.parametrize(("id_step", "offset_step"), [(1, 0), (0, 1)])

@@ -208,6 +208,7 @@ def _publish_request(record: dict[str, Any], media: str, where: str) -> PublishR
         request.expected_last_message_id = _message_id(request.expected_last_message_id, media, name)
     if request.properties is not None:  # as much work as to decode them, so it is done where that is, on a thread if it is much
         request.tails = encode_tails(len(payloads), request.keys, request.properties, request.ttls)
+    request.counted = request.size
     return request
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from oncelog.wire.requests import PublishRequest
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -11,6 +13,8 @@ class Limits:
 
     max_messages: int = 10_000
     """Per publish request."""
+    max_bare_messages: int | None = None
+    """Per publish request that has payloads and nothing else of each; None: no more than of others."""
     default_poll_messages: int = 1_000
     max_poll_messages: int = 100_000
     max_poll_bytes: int = 8 * 2**20
@@ -38,3 +42,7 @@ class Limits:
     """Whether topics deduplicate where neither they nor their namespace say."""
     check_expected_offsets: bool = False
     """Whether topics that do not say so themselves take conditional publishes."""
+
+    def most_messages(self, request: PublishRequest) -> int:
+        """How many this request may have."""
+        return (self.max_bare_messages or self.max_messages) if request.is_bare else self.max_messages

@@ -190,7 +190,7 @@ class TopicLog:
             KeyInTransaction: definite; nothing is stored.
             StorageUnavailable, DiskFull, QuotaExceeded: definite, nothing is stored. StorageFailed: not definite.
         """
-        check_publish(request, self._limits.max_messages)
+        check_publish(request, self._limits.most_messages(request))
         pointer = request.write_pointer
         check_mode(self.topic.row.properties, pointer is not None)
         if request.conditional:
@@ -288,7 +288,7 @@ class TopicLog:
 
         Raises as publish does.
         """
-        check_store(request, self._limits.max_messages)
+        check_store(request, self._limits.most_messages(request))
         check_mode(self.topic.row.properties, transactional=True)
         assert request.write_pointer is not None  # checked
         async with self._pointers.entered(request.write_pointer, by):

@@ -16,8 +16,9 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from oncelog.errors import InvalidRequest, RequestTooLarge, UnsupportedMediaType
 from oncelog.wire.codec import decode_json
-from oncelog.wire.media import JSON, essence
+from oncelog.wire.media import AVRO, JSON, essence
 from oncelog.wire.models import Resource
+from oncelog_service.bounds import cdap
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.routes import Call
 
@@ -63,7 +64,10 @@ async def decoded(call: Call, decode: Callable[[str, bytes, int], R]) -> R:
         try:
             found = decode(call.content_type, call.body, AT_ONCE_ITEMS)
         except RequestTooLarge:
-            most = _ITEMS_A_MESSAGE * max(call.service.settings.max_messages, AT_ONCE_ITEMS)
+            settings = call.service.settings
+            most = _ITEMS_A_MESSAGE * max(settings.max_messages, AT_ONCE_ITEMS)
+            if settings.cdap_clients and essence(call.content_type) == AVRO:
+                most = max(most, cdap.MESSAGES)
             found = await asyncio.to_thread(decode, call.content_type, call.body, most)
     call.still()
     return found

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 
 from oncelog.errors import InvalidRequest, OncelogError, Overloaded, RequestTooLarge
+from oncelog.wire.media import AVRO, essence
+from oncelog_service.bounds import cdap
+from oncelog_service.config import Settings
 from oncelog_service.rest.bounds.pace import Pace
 from oncelog_service.rest.exchange import Arriving, Exchange, Head
 from oncelog_service.rest.packing import is_unpacked_at_once, unpack, unpacked_on, unpacked_size
@@ -33,6 +36,21 @@ def head_too_large() -> InvalidRequest:
     return InvalidRequest(f"the request's head is larger than {MAX_HEAD_BYTES} bytes")
 
 
+def larger_bodies(settings: Settings) -> Callable[[Head], int] | None:
+    """How large the body of a request may be by its head; None: all may be as large."""
+    if not settings.cdap_clients:
+        return None
+    most, of_cdap = settings.max_request_bytes, max(settings.max_request_bytes, cdap.BODY_BYTES)
+
+    def of(head: Head) -> int:
+        is_of_cdap = head.path.endswith(_OF_CDAP) and essence(head.header(b"content-type").decode("latin-1")) == AVRO
+        return of_cdap if is_of_cdap else most
+
+    return of
+
+
+_OF_CDAP = ("/publish", "/store")
+
 _PACE = Pace(64 * 2**10, 2.0)
 """How fast a body must come to keep its room when others have none: a quarter of what the largest needs to be there in time."""
 
@@ -50,8 +68,16 @@ class Bodies:
     slowest gives way, and only then is anybody refused.
     """
 
-    def __init__(self, max_bytes: int, max_inflight_bytes: int, traffic: Traffic, clock: Callable[[], float]) -> None:
-        self._max = max_bytes
+    def __init__(
+        self,
+        max_bytes: int,
+        max_inflight_bytes: int,
+        traffic: Traffic,
+        clock: Callable[[], float],
+        more: Callable[[Head], int] | None = None,
+    ) -> None:
+        """``max_bytes``: of one; ``more``: of a request with this head, where it is not the same for all."""
+        self._of = more or (lambda head: max_bytes)
         self._all = max_inflight_bytes
         self._share = max(max_bytes, max_inflight_bytes * 3 // 4)
         self._traffic = traffic
@@ -63,16 +89,16 @@ class Bodies:
         """Raises RequestTooLarge, before a byte of the body is read, where its length is declared."""
         declared = head.header(b"content-length")
         # Cut before it is converted: Python refuses to convert thousands of digits, with an error that would be a 500.
-        if declared.isdigit() and int(declared[:20]) > self._max:
-            raise self._too_large()
+        if declared.isdigit() and int(declared[:20]) > self._of(head):
+            raise self._too_large(head)
 
     def take(self, exchange: Exchange, part: bytes) -> None:
         """Counts a part as it arrives: a declared length costs its sender nothing, and would reserve all.
 
         Raises RequestTooLarge, Overloaded: it does not count.
         """
-        if exchange.size + len(part) > self._max:
-            raise self._too_large()
+        if exchange.size + len(part) > self._of(exchange.head):
+            raise self._too_large(exchange.head)
         self._count(exchange, len(part))
         parts = exchange.parts
         if not parts or len(part) >= _SMALL_BYTES:
@@ -88,7 +114,7 @@ class Bodies:
         Raises InvalidRequest, Overloaded.
         """
         packed = exchange.body
-        size = unpacked_size(packed, self._max)
+        size = unpacked_size(packed, self._of(exchange.head))
         self._count(exchange, size)
         if is_unpacked_at_once(packed, size):
             unpacked = unpack(packed, size)
@@ -164,5 +190,6 @@ class Bodies:
                 return True
         return False
 
-    def _too_large(self) -> RequestTooLarge:
-        return RequestTooLarge(f"the body is larger than {self._max} bytes; send fewer messages at once", limit=self._max)
+    def _too_large(self, head: Head) -> RequestTooLarge:
+        limit = self._of(head)
+        return RequestTooLarge(f"the body is larger than {limit} bytes; send fewer messages at once", limit=limit)

@@ -64,6 +64,7 @@ from oncelog_service.rest.limits import (
     PIECE_BYTES,
     Bodies,
     head_too_large,
+    larger_bodies,
 )
 from oncelog_service.rest.request_log import RequestLog
 from oncelog_service.traffic import Traffic
@@ -123,7 +124,8 @@ class Shared:
             _FAREWELL: _FAREWELL_SECONDS,
         }
         self.traffic = traffic or Traffic()
-        self.bodies = Bodies(settings.max_request_bytes, settings.max_inflight_bytes, self.traffic, clock.elapsed)
+        sizes = settings.max_request_bytes, settings.max_inflight_bytes
+        self.bodies = Bodies(*sizes, self.traffic, clock.elapsed, larger_bodies(settings))
         self.places = Places(settings.max_connections, settings.max_connections_per_address, self.traffic)
         self.unread = Unread(settings.max_unread_bytes, self.traffic)
         self.requests = RequestLog(settings)

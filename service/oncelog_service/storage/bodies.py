@@ -10,7 +10,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import TypeAlias
+from operator import add
+from typing import Any, TypeAlias, overload
 
 from oncelog.wire.avro_parts import (
     NULL_BRANCH,
@@ -32,6 +33,10 @@ _NO_TAIL = NULL_BRANCH * 3
 """No key, no properties, no ttl."""
 _FEW = 40
 """Texts up to which joining them is faster."""
+_TEMPLATES = 4_000
+"""Texts in one template: where a number has a byte more within them, they are joined one by one."""
+_AT_ONCE = 10_000
+"""Bodies that are joined when they are encoded, 4 ms; of more each when it is laid, which the writer's thread does (runs.py)."""
 
 
 def encode_bodies(columns: Columns, *before: Part) -> Bodies:
@@ -50,16 +55,48 @@ def encode_bodies(columns: Columns, *before: Part) -> Bodies:
     else:
         head.append(_NO_TAIL)
 
-    lengths = {size: encode_length(size) for size in {*map(len, payloads)}}
+    sizes = [*map(len, payloads)]
+    lengths = {size: encode_length(size) for size in {*sizes}}
     length = b"" if apart or len(lengths) > 1 else lengths[len(payloads[0])]
     heads = texts(len(payloads), *head, length)
-    behind = [] if length else [map(lengths.__getitem__, map(len, payloads))]
-    bodies = [*map(b"".join, zip(heads, *apart, *behind, payloads, strict=False))]
+    behind = [] if length else [[*map(lengths.__getitem__, sizes)]]
+    parts = heads, *apart, *behind, payloads
+    few = len(payloads) <= _AT_ONCE
+    bodies: Sequence[bytes] = [*map(b"".join, zip(*parts, strict=False))] if few else Joined(*parts)
     if not apart and len(heads[0]) == len(heads[-1]):  # the numbers in them rise; and a ttl stands apart
-        return Bodies(bodies, [2 * (len(heads[0]) - len(length))], len(bodies[0]) if length else 0)
+        place = len(heads[0]) - len(length)
+        if length:
+            return Bodies(bodies, [2 * place], len(bodies[0]))
+        whole = {size: place + len(encoded) + size for size, encoded in lengths.items()}
+        return Bodies(bodies, [2 * place], 0, [*map(whole.__getitem__, sizes)])
+    places = [size - len(length) for size in map(sum, zip(*(map(len, each) for each in (heads, *apart)), strict=True))]
     ttls: Iterable[int | None] = repeat(None) if columns.ttls is None else columns.ttls
-    sizes = map(sum, zip(*(map(len, each) for each in (heads, *apart)), strict=True))
-    return Bodies(bodies, [2 * (size - len(length)) + (ttl is not None) for size, ttl in zip(sizes, ttls, strict=False)])
+    shapes = [2 * place + (ttl is not None) for place, ttl in zip(places, ttls, strict=False)]
+    behind_place = {size: len(encoded) + size for size, encoded in lengths.items()}
+    return Bodies(bodies, shapes, 0, [*map(add, places, map(behind_place.__getitem__, sizes))])
+
+
+class Joined(Sequence[bytes]):
+    """Texts side by side with those of other columns, each joined when it is asked for."""
+
+    __slots__ = ("_columns",)
+
+    def __init__(self, *columns: Sequence[bytes]) -> None:
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[bytes]: ...
+
+    def __getitem__(self, at: int | slice) -> bytes | list[bytes]:
+        if isinstance(at, int):
+            return b"".join(column[at] for column in self._columns)
+        return [*map(b"".join, zip(*(column[at] for column in self._columns), strict=False))]
 
 
 def _tails(columns: Columns) -> Sequence[bytes] | None:
@@ -73,8 +110,16 @@ def texts(count: int, *parts: Part) -> Sequence[bytes]:
     """So many texts, each made of these parts, one after the other."""
     if count == 1:
         return [b"".join(map(_first, parts))]
+    if count > _TEMPLATES:
+        return [text for at in range(0, count, _TEMPLATES) for text in texts(*_slice(parts, at, min(count, at + _TEMPLATES)))]
     at_once = _at_once(count, parts) if count > _FEW else None
     return at_once or [*map(b"".join, zip(*(_each(part, count) for part in parts), strict=False))]
+
+
+def _slice(parts: Sequence[Part], begin: int, end: int) -> list[Any]:
+    """How many, and what of these parts, some of the texts are made of."""
+    some = (each if isinstance(each, bytes) else each + begin if isinstance(each, int) else each[begin:end] for each in parts)
+    return [end - begin, *some]
 
 
 def _first(part: Part) -> bytes:

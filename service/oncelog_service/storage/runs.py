@@ -48,7 +48,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, repeat
 from typing import NamedTuple
 
 from oncelog_service.storage.checksum import SIZE, matches, with_checksum
@@ -57,6 +57,8 @@ from oncelog_service.storage.port import RowDamaged, Table
 
 RUN_BYTES = 32 * 2**10
 """Of bodies, in a run of more than one. Twice as much was not faster to write, and is slower to seek into."""
+_AT_ONCE_BYTES = 2 * 2**20
+"""Laid on the event loop: 10 ms. What is larger the writer's thread lays, while others have their turns on the loop."""
 VERSION = 1
 T, TTL, GROUP = 1, 4, 8
 """The flags of a run."""
@@ -70,17 +72,24 @@ _NUMBER = struct.Struct(">I")
 class Bodies(NamedTuple):
     """What the messages of a request come to, before they are laid together."""
 
-    bodies: list[bytes]
+    bodies: Sequence[bytes]
     shapes: Sequence[int]
     """Of each: twice the number of bytes before its payload, and 1 more where it has a ttl of its own. One, where it is that of
     all."""
     size: int = 0
     """Bytes of each, where all have one size and one shape; else 0."""
+    sizes: Sequence[int] = ()
+    """Else those of each."""
 
     @property
     def total(self) -> int:
         """Bytes of all."""
-        return self.size * len(self.bodies) or sum(map(len, self.bodies))
+        return self.size * len(self.bodies) or sum(self.sizes)
+
+    @property
+    def each(self) -> Iterable[int]:
+        """Bytes of each."""
+        return self.sizes or repeat(self.size, len(self.bodies))
 
 
 class StoredRun:
@@ -331,7 +340,7 @@ class Laying:
         size = messages.total
         self._bytes += size
         self.upto_bytes += size
-        if self._bytes >= RUN_BYTES:
+        if RUN_BYTES <= self._bytes <= _AT_ONCE_BYTES:
             # Here, on the event loop: the writer's thread waits for the interpreter wherever it has let go of it, and while it
             # lays runs for several requests everybody waits for it.
             self._lay_parts()
@@ -374,7 +383,7 @@ class Laying:
                     yield self._run(at, upto, shape & 1, shape >> 1, size, (), bodies[at:upto])
             return
         shapes = [each for part in self._parts for each in _of_each(part)]
-        ends = [*accumulate(map(len, bodies), initial=0)]
+        ends = [*accumulate(chain.from_iterable(part.each for part in self._parts), initial=0)]
         for begin, end in _rising_by_one(self._ids[self._upto :]):
             at = begin
             while at < end:
@@ -429,13 +438,19 @@ def _encoded(prefix: bytes, id: bytes, *parts: bytes) -> StoredRun:  # noqa: A00
 
 
 def _rising_by_one(ids: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Where pieces begin and end whose ids have one millisecond and rise by one; mostly that is all of them."""
-    if ids[0][:-2] == ids[-1][:-2] and int.from_bytes(ids[-1], "big") - int.from_bytes(ids[0], "big") == len(ids) - 1:
-        yield 0, len(ids)  # they rise strictly, so nothing is left out
-        return
+    """Where pieces begin and end whose ids have one millisecond and rise by one; mostly that is all of them.
+
+    They rise strictly, so what has risen by as much as there are ids between leaves nothing out.
+    """
     begin = 0
-    for at, (before, each) in enumerate(pairwise(ids), 1):
-        if each[:-2] != before[:-2] or int.from_bytes(each, "big") != int.from_bytes(before, "big") + 1:
-            yield begin, at
-            begin = at
-    yield begin, len(ids)
+    while begin < len(ids):
+        millisecond, first = ids[begin][:-2], int.from_bytes(ids[begin], "big") - begin
+
+        def is_apart(at: int, millisecond: bytes = millisecond, first: int = first) -> bool:
+            return ids[at][:-2] != millisecond or int.from_bytes(ids[at], "big") - at != first
+
+        end = len(ids)
+        if is_apart(end - 1):
+            end = bisect_left(range(end), True, begin, key=is_apart)
+        yield begin, end
+        begin = end

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 
 from oncelog.wire.requests import DUPLICATE, STORED, PublishResponse, ReceiptRun
 from oncelog_service.log.append.history import Original, OriginalRun
@@ -89,13 +90,14 @@ def rows_of(originals: Mapping[int, Original], write_pointer: int) -> list[bytes
 
 def _run_lengths(sequence_ids: Sequence[int] | None, row_ids: Sequence[bytes]) -> list[int]:
     """How many messages in a row share a receipt: one millisecond, and sequence ids that leave nothing out."""
-    dense = sequence_ids is None or sequence_ids[-1] - sequence_ids[0] == len(sequence_ids) - 1
-    if dense and row_ids[0][:8] == row_ids[-1][:8]:
-        return [len(row_ids)]
+    if sequence_ids is None or sequence_ids[-1] - sequence_ids[0] == len(sequence_ids) - 1:
+        ends = [0]
+        while (begin := ends[-1]) < len(row_ids):
+            ends.append(bisect_right(row_ids, row_ids[begin][:8] + b"\xff\xff", begin))
+        return [end - begin for begin, end in pairwise(ends)]
     lengths = [1]
     for at in range(1, len(row_ids)):
-        follows = sequence_ids is None or sequence_ids[at] == sequence_ids[at - 1] + 1
-        if follows and row_ids[at][:8] == row_ids[at - 1][:8]:
+        if sequence_ids[at] == sequence_ids[at - 1] + 1 and row_ids[at][:8] == row_ids[at - 1][:8]:
             lengths[-1] += 1
         else:
             lengths.append(1)
