@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.wire.avro_parts import encode_long
+from oncelog_service.storage import bodies
 from oncelog_service.storage.bodies import Part, texts
 
 MAX = 2**63 - 1
@@ -31,7 +34,9 @@ def one_by_one(part: Part, index: int) -> bytes:
     return encode_long(part + index) if isinstance(part, int) else part[index]
 
 
-@given(parts_of())
-def test_texts_are_their_parts_joined(asked: tuple[int, list[Part]]) -> None:
+@given(parts_of(), st.sampled_from([64, 4_000]))
+def test_texts_are_their_parts_joined(asked: tuple[int, list[Part]], templates: int) -> None:
     count, parts = asked
-    assert [*texts(count, *parts)] == [b"".join(one_by_one(part, index) for part in parts) for index in range(count)]
+    with mock.patch.object(bodies, "_TEMPLATES", templates):
+        found = [*texts(count, *parts)]
+    assert found == [b"".join(one_by_one(part, index) for part in parts) for index in range(count)]

@@ -611,6 +611,7 @@ class HttpConnection(asyncio.Protocol):
                     if piece:  # an empty one would be the last chunk
                         await self._write(b"%x\r\n" % len(piece), piece)
                         self._transport.write(b"\r\n")
+                    del piece  # from here on the transport alone holds what its client has not read
                     await self._room(exchange)
             except asyncio.CancelledError:
                 if not self._lost:

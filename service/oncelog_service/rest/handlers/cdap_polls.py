@@ -50,30 +50,36 @@ async def everything(call: Call, log: TopicLog, request: ConsumeRequest, headers
     """Answers the first page, and whatever follows it. Raises as a poll does, and Overloaded: too much is held for those who are
     answered so."""
     request = replace(request, limit=_EVERYTHING)
-    page, block = await _page(call, log, request)
+    blocks: list[bytes] = []
+    page = await _page(call, log, request, blocks)
     if page.cut_before is None:
-        return Answer(block + _END, AVRO, headers=headers)
+        return Answer(blocks.pop() + _END, AVRO, headers=headers)
     with call.service.waits.holding(len(call.body)) as may_hold:
         if not may_hold:
             raise Overloaded("polls with large transactions hold as much as they may; try again, or ask with a limit")
-    return Answer(_blocks(call, request, page, block, log.generation), AVRO, headers=headers)
+    return Answer(_following(call, request, page, blocks, log.generation), AVRO, headers=headers)
 
 
-async def _blocks(call: Call, request: ConsumeRequest, page: Page, block: bytes, generation: int) -> AsyncGenerator[bytes, None]:
+async def _following(
+    call: Call, request: ConsumeRequest, page: Page, blocks: list[bytes], generation: int
+) -> AsyncGenerator[bytes, None]:
+    """``blocks``: what is to be sent next. It is given away there, and not held here while its client reads it."""
     upto = page.cut_before
     with call.service.waits.holding(len(call.body)):
-        yield block
+        yield blocks.pop()
         while page.cut_before is not None:
             await asyncio.sleep(0)
             log = await call.log()
             request = replace(request, start_from=page.last_id, inclusive=False, generation=generation)
-            page, block = await _page(call, log, request, upto)
-            yield block
+            page = await _page(call, log, request, blocks, upto)
+            yield blocks.pop()
     yield _END
 
 
-async def _page(call: Call, log: TopicLog, request: ConsumeRequest, upto: bytes | None = None) -> tuple[Page, bytes]:
+async def _page(call: Call, log: TopicLog, request: ConsumeRequest, blocks: list[bytes], upto: bytes | None = None) -> Page:
+    """The next page, whose messages are in the block that it adds."""
     with call.service.scans.place() as place:
         page = await log.poll(request, _PAGE, call.principal.whose(), place, upto)
         call.principal = call.judged_again()
-        return page, b"".join(encode_array(page.messages, page.delivered)[:-1])
+        blocks.append(b"".join(encode_array(page.messages, page.delivered)[:-1]))
+        return page._replace(messages=[])
