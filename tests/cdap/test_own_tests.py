@@ -7,6 +7,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def services(folder: Path) -> Iterator[int]:
     stopped = False
 
     def serve() -> None:
-        for number in range(1_000):
+        for number in count():
             connection, _ = listener.accept()
             with connection:
                 if stopped:
@@ -52,10 +53,10 @@ def services(folder: Path) -> Iterator[int]:
 
 
 def run_own_tests(version: str, path: str, *options: str) -> None:
-    package, count = CLASSES[version]
+    package, tests = CLASSES[version]
     command = jvm(path, *options, "org.junit.runner.JUnitCore", f"{package}.messaging.server.MessagingHttpServiceTest")
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert f"OK ({count} tests)" in done.stdout, done.stdout
+    assert f"OK ({tests} tests)" in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize("version", CLASSES)
