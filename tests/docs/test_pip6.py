@@ -24,6 +24,7 @@ def test_the_page_says_what_oncelog_does() -> None:
     assert found.items() <= said().items()
 
 
+@pytest.mark.real
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KILLS)
 def test_the_page_says_what_becomes_of_kills(name: str) -> None:
