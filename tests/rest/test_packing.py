@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import random
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from types import SimpleNamespace
+from typing import Any
+from weakref import WeakSet
 
 import pytest
 import requests
@@ -97,7 +100,7 @@ def test_a_bomb_is_not_unpacked_beyond_what_it_says_it_is(monkeypatch: pytest.Mo
         ("gzip;q=0.5, identity;q=0.5", True), ("gzip;q=0.4, identity;q=0.5", False), ("*;q=0.4, identity", False),
         ("", False), ("identity", False), ("br", False), ("gzip;q=0", False), ("gzip;q=0.000, *", False), ("*;q=0", False),
         ("gzip;q=0, x-gzip", True), ("gzip;q=2", False), ("gzip;q=x", False), ("gzip;level=1", False), ("gzipped", False),
-        (",;,q=1", False),
+        (",;,q=1", False), ("gzip" + 1_020 * ",", True), ("gzip" + 64_000 * ",", False),
     ],
 )  # fmt: skip
 def test_who_asks_for_an_answer_that_is_packed(accept: str, wanted: bool) -> None:
@@ -116,17 +119,24 @@ def test_while_a_large_answer_is_packed_others_go_out_as_they_are(monkeypatch: p
         packer, small, large, release = Packer(), Answer(b"x" * 2_000, JSON), Answer(b"x" * 20_000, JSON), asyncio.Event()
         assert isinstance(small.body, bytes)
 
-        async def on_a_thread(thread: object, call: object, body: bytes) -> bytes | None:
+        async def packed(body: bytes) -> bytes | None:
             await release.wait()
             return pack(body)
 
+        def on_a_thread(thread: object, call: object, body: bytes) -> asyncio.Future[bytes | None]:
+            return asyncio.ensure_future(packed(body))
+
         monkeypatch.setattr(asyncio.get_running_loop(), "run_in_executor", on_a_thread)
-        first = asyncio.ensure_future(packer.packed(large, "gzip"))
+        gone = asyncio.ensure_future(packer.packed(large, "gzip"))
         await asyncio.sleep(0)
         assert await packer.packed(large, "gzip") == large._replace(headers={"vary": "accept-encoding"})
         assert (await packer.packed(small, "gzip")).headers["content-encoding"] == "gzip"
+        gone.cancel()
+        await asyncio.wait([gone])
+        assert "content-encoding" not in (await packer.packed(large, "gzip")).headers, "the thread is at it still"
         release.set()
-        assert (await first).headers["content-encoding"] == "gzip"
+        for _ in range(5):
+            await asyncio.sleep(0)
         assert (await packer.packed(large, "gzip")).headers["content-encoding"] == "gzip"
 
     asyncio.run(check())
@@ -147,6 +157,35 @@ def test_a_body_that_is_no_gzip_is_answered_400_and_the_next_request_is_obeyed()
         assert echo.seen == [b"x" * LIMIT, b""], "no bytes at all are an empty body"
 
     run(check)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_is_refused_is_not_held_while_its_connection_is_silent(monkeypatch: pytest.MonkeyPatch, at_once: bool) -> None:
+    monkeypatch.setattr(limits, "is_unpacked_at_once", lambda packed, size: at_once)
+    unpackers, body = WeakSet[Any](), gzip.compress(b"x" * LIMIT)
+
+    class Watched:
+        def __init__(self, form: int) -> None:
+            self._real = zlib.decompressobj(form)
+            unpackers.add(self)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._real, name)
+
+    monkeypatch.setattr(packing, "zlib", SimpleNamespace(decompressobj=Watched, error=zlib.error))
+
+    async def check(echo: Echo, shared: Shared) -> None:
+        for bad in (lying(body[:-5] + b"xxxxx", LIMIT), body[:40] + b"x" + body[-4:], lying(body, 5), body[:-9] + body[-4:]):
+            wire = Wire(shared)
+            await wire.send(declared(bad, PACKED))
+            await in_time(lambda: not shared.exchanges)
+            assert ([status for status, _ in wire.answers()], len(unpackers)) == ([400], 0)
+
+    gc.disable()  # else it might come just now
+    try:
+        run(check)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("refused", [False, True])
