@@ -7,8 +7,10 @@ its first page.
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import logging
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -308,6 +310,20 @@ def test_of_a_client_that_does_not_read_one_page_is_held_and_no_place(house: Hou
     assert len(pages) == 4, "nothing is read for who has gone"
     assert house.service.service.traffic.broken_off == {}
     assert not house.service.service.scans._large_pages.locked()
+
+
+def test_of_what_its_client_has_taken_nothing_is_held(house: House) -> None:
+    Everything(house.topic).numbers()  # what is made once is made now
+    with ExitStack() as stack:
+        gc.collect()
+        tracemalloc.start()
+        stack.callback(tracemalloc.stop)
+        for _ in range(4):
+            stack.callback(Everything(house.topic).answer.close)
+        house.service.arrived(4)
+        gc.collect()
+        # The network, which is memory here, has the rest of the page.
+        assert tracemalloc.get_traced_memory()[0] < 4 * (PAGE + 1) * SIZE
 
 
 def test_no_page_is_made_while_others_do_not_read_what_they_have(house: House, pages: list[str]) -> None:
