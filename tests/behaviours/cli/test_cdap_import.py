@@ -4,7 +4,9 @@ oncelog speaks the TMS page, too, so it is the source here; tests/cdap has CDAP'
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 
@@ -19,7 +21,8 @@ from oncelog.wire.avro_strict import NotAvro
 from oncelog.wire.media import AVRO
 from oncelog.wire.transaction import Transaction
 from oncelog_service.cli.messages.cdap_import import MESSAGE_ID
-from oncelog_service.cli.messages.cdap_topic import Incoming, Message
+from oncelog_service.cli.messages.cdap_topic import PATIENCE_SECONDS, CdapTopic, Incoming, Message
+from oncelog_service.cli.messages.interrupts import Interrupts
 from tests.behaviours.cli.support import run, value
 from tests.rest.talk import Topic, done, hex_id
 from tests.sdk.fakes import Answer, Request, fake_server
@@ -153,6 +156,19 @@ def test_answers_that_break_off_or_do_not_come_are_gone_on_with(theirs: Topic, o
         assert value(run("cdap-import", address, "moved", "--json", url=ours.url))["stored"] == 200
     assert imported(ours) == ids_and_payloads(theirs)
     assert answers[0] >= 5
+
+
+def test_they_come_however_long_it_takes_to_publish_those_before(theirs: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        done(theirs.publish(*(f"{number}.{each}" for each in range(40))))
+    monkeypatch.setattr(connections, "_HEAD_BYTES", 1_000)
+    monkeypatch.setattr(connections, "_PART_BYTES", 1_000)
+    with Interrupts() as interrupts, closing(CdapTopic(theirs.url, None, interrupts)) as topic:
+        found = []
+        for some in topic.messages(None, pytest.fail):
+            found += [(each.id.hex(), each.payload) for each in some]
+            time.sleep(PATIENCE_SECONDS + 1)
+    assert found == ids_and_payloads(theirs)
 
 
 def test_a_server_that_was_never_there_is_told_at_once(ours: RunningService) -> None:

@@ -155,11 +155,11 @@ class CdapTopic:
             try:
                 came = False
                 for found in self._from(last, again, is_gone):
-                    heard, attempt = time.monotonic(), 0
                     if found:
                         _check_rising(found, None if again else last)
                         last, again, came = found[-1].id, False, True
                         yield found
+                    heard, attempt = time.monotonic(), 0  # by now: whoever takes them may take long
             except Torn as torn:
                 if time.monotonic() - heard > PATIENCE_SECONDS and torn.__cause__ is not None:
                     raise torn.__cause__ from None
@@ -199,9 +199,9 @@ class CdapTopic:
         response = self._answer(encode("ConsumeRequest", AVRO, request), deadline)
         try:
             while (piece := self._heard(response.more)) is not None:
-                deadline.begin_anew()
                 if found := incoming.feed(b"".join(piece)):
                     yield found
+                deadline.begin_anew()
         except NotAvro as error:
             raise InvalidResponse(f"{self.shown} answers a poll with what are no messages: {error}") from None
         finally:
