@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import re
 from collections.abc import Callable, Iterator
@@ -489,3 +490,29 @@ def test_a_head_and_what_surrounds_a_body_are_bounded(path: bytes, begun: bytes)
         assert echo.seen == []
 
     run(check)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        head("POST", "/nothing", "content-length: 0"), declared(bytes(LIMIT + 1)), chunked([bytes(LIMIT), b"x"]),
+        head("POST", "/echo", "transfer-encoding: gzip"), b"garbage\r\n\r\n",
+    ],
+)  # fmt: skip
+def test_of_a_request_that_was_refused_nothing_stays_until_a_collection(raw: bytes) -> None:
+    async def check(echo: Echo, shared: Shared) -> None:
+        wire = Wire(shared)
+        await wire.send(raw)
+        await until(lambda: not shared.exchanges)
+        assert [status >= 400 for status, _ in wire.answers()] == [True]
+        wire.abort()
+        await until(lambda: not shared.connections)
+        vars(wire).clear()  # as a transport lets go of what it was of
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(check)
+        assert not [each for each in gc.get_objects() if type(each) is Exchange]
+    finally:
+        gc.enable()

@@ -161,7 +161,7 @@ class Shared:
             exchange.admitted = self.application.admit(exchange.head)
             self.bodies.check_declared(exchange.head)
         except OncelogError as error:
-            exchange.refused = error
+            exchange.refused = error.with_traceback(None)  # its frames hold the exchange: until a collection
 
     def begin(self, exchange: Exchange, address: str) -> None:
         """Its turn has come: it counts as one of whoever asks, or is refused where that one has as many under way as one may."""
@@ -519,13 +519,14 @@ class HttpConnection(asyncio.Protocol):
 
     def _refuse_one(self, exchange: Exchange, error: OncelogError) -> None:
         """It is answered so when its turn has come, whatever else comes of its body."""
-        exchange.refused = error
+        exchange.refused = error.with_traceback(None)
         if exchange is self._current:
             self._begin(exchange)
 
     def _refuse(self, error: OncelogError) -> None:
         """What came cannot be read, and no more is read. It is told where no other request waits for its answer, and where it is
         not the rest of one that has been answered."""
+        error = error.with_traceback(None)
         self._parser = None
         self._has_cut = True
         if self._current is None and self._phase == _BODY:
