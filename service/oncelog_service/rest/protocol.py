@@ -426,7 +426,7 @@ class HttpConnection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header, or what is sent as one behind a chunked body and is nothing to us."""
         if self._phase == _HEAD:
-            self._headers.append((name.lower(), value))
+            self._headers.append((name.lower(), value.rstrip(b" \t")))  # no part of it, and the parser takes off the leading one
 
     def on_headers_complete(self) -> None:
         """The head is there: who answers is known now, or that nobody does."""
