@@ -63,11 +63,17 @@ CASES: list[tuple[str, str, Mapping[str, Any], Mapping[str, Any] | None, list[st
     ("topic_held", "warning", held(60_000, state="in_progress"), None, ["oncelog tx abort 77 --unless-prepared"]),
     (
         "topic_held", "warning", held(LONG_HELD_MS - 1, state=None, producers=("pos",)), None,
-        ["producer pos", "oncelog topic settle --rolled-back --namespace shop orders 77"],
+        [
+            *("producer pos", "ask it first", "`oncelog topic settle --committed --namespace shop orders 77`"),
+            *("`oncelog topic settle --rolled-back --namespace shop orders 77`", "oncelog topic show --namespace shop orders"),
+        ],
     ),
     (
         "topic_held", "warning", {"held": (Held("shop", "orders", NOW * 10**6 + 500_000, NOW - 60_000, 12),)}, None,
-        ["put back to an earlier time", "never counts by its age", f"--rolled-back --namespace shop orders {NOW}500000"],
+        [
+            *("put back to an earlier time", "its store can still be found", "never counts by its age"),
+            *(f"--committed --namespace shop orders {NOW}500000", f"--rolled-back --namespace shop orders {NOW}500000"),
+        ],
     ),
     ("topic_held", "warning", held(60_000, state="in_progress", resource="db1"), None, ["db1 decides", "SqlParticipant.recover"]),
     ("topic_held", "warning", held(60_000, state="committed"), None, ["committed", "oncelog tx show 77"]),
@@ -196,12 +202,15 @@ HOSTILE = {"topic": "--url", "name": "-h"}
 """Names that a client may choose, and that a command would take for its options."""
 
 
-def test_the_commands_of_an_alarm_can_be_run() -> None:
+def test_the_commands_of_an_alarm_can_be_run_and_none_says_how_a_transaction_ended() -> None:
+    """That is a choice, which stands in the text beside the other one: a wrong one cannot be undone."""
     commands = set[str]()
     for _, _, facts, *_ in CASES:
         odd = {name: tuple(map(disguised, found)) if isinstance(found, tuple) else found for name, found in facts.items()}
         for each in (facts, odd):
-            commands.update(*(alarm.commands for alarm in alarms(Facts(now_ms=NOW, **each), THRESHOLDS)))
+            for alarm in alarms(Facts(now_ms=NOW, **each), THRESHOLDS):
+                commands.update(alarm.commands, re.findall("`(oncelog [^`]+)`", alarm.mend))
+                assert not any(words in said for said in alarm.commands for words in ("--committed", "--rolled-back")), alarm
     root = typer.main.get_command(app)
     for command in commands:
         program, *words = shlex.split(command)

@@ -180,12 +180,26 @@ def _held(facts: Facts, each: Held, age: int) -> Alarm:
         commands = [show, f"oncelog tx abort {each.pointer} --unless-prepared"]
     elif each.state is None:
         what += "; no transaction service that could be asked here knows it"
-        mend = "If another transaction service handed it out, end it there, or on this topic alone."
+        mend = (
+            "Another transaction service handed it out, Tephra say, and that one knows how it ended: ask it first. In progress "
+            "there: wait, or end it there. What nobody ends counts as committed once it is as old as a transaction may become."
+        )
+        ended = "there"
         if is_own(each.pointer):
             what += ", although its number is one that ours hands out: it may have been put back to an earlier time"
-            mend = "Find out what its client did, and end it on this topic: it never counts by its age, and nobody else ends it."
-        settle = f"oncelog topic settle --rolled-back{_names(each.namespace, each.topic, str(each.pointer))}"
-        commands = ["oncelog tx list --state held", settle]
+            mend = (
+                "The transaction service that handed it out knows how it ended: where its store can still be found, have that "
+                "used again. Else find out from its client: it never counts by its age, and nobody else ends it."
+            )
+            ended = "for its client"
+        names = _names(each.namespace, each.topic, str(each.pointer))
+        mend += (
+            f" Once you know, say so on this topic, for good: committed {ended}, `oncelog topic settle --committed{names}`; "
+            f"rolled back or invalid {ended}, `oncelog topic settle --rolled-back{names}`. A wrong word loses messages, or shows "
+            "some that never counted."
+        )
+        # None of the two is a command to run before that is known: what is rolled back by mistake is lost.
+        commands = ["oncelog tx list --state held", f"oncelog topic show{_names(each.namespace, each.topic)}"]
     else:
         what += f"; it is {each.state}, and the topic is told so in a moment"
         mend = "Wait a moment. If it stays so, look at the log of the service: the topic cannot be told."
