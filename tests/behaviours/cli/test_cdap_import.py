@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog import Client, Reader
+from oncelog import Client, Producer, Reader
 from oncelog.http import connections
 from oncelog.wire.avro_parts import encode_long
 from oncelog.wire.avro_strict import NotAvro
@@ -139,6 +139,8 @@ def test_answers_that_break_off_or_do_not_come_are_gone_on_with(theirs: Topic, o
     answers = [0]
 
     def torn(request: Request) -> Answer | None:
+        if request.method == "GET":
+            return Answer(405)
         found = theirs.post("/poll", request.body, AVRO)
         answers[0] += 1
         match answers[0] % 4:
@@ -237,3 +239,86 @@ def test_a_transaction_says_what_is_imported(theirs: Topic, ours: RunningService
     cdap_import(theirs, ours)
     assert imported(ours) == ids_and_payloads(theirs)
     assert len(imported(ours)) == 4
+
+
+@pytest.mark.parametrize("first", ["with", "without"])
+def test_a_run_that_would_read_in_another_way_than_those_before_it_is_refused(
+    theirs: Topic, ours: RunningService, tmp_path: Path, first: str
+) -> None:
+    """What was rolled back would stay, or be missing."""
+    done(theirs.publish("plain"))
+    theirs.roll_back(theirs.publish_under(7, "rolled back"))
+    (view := tmp_path / "view").write_bytes(Transaction(100, 100).to_bytes())
+    ways = {"with": ["--transaction", str(view)], "without": []}
+    cdap_import(theirs, ours, *ways.pop(first))
+    ((_, other),) = ways.items()
+    before = imported(ours)
+    refused = run("cdap-import", theirs.url, "moved", *other, url=ours.url)
+    assert (refused.exit_code, f"was imported {first} --transaction: go on {first} it" in refused.stderr) == (1, True)
+    assert imported(ours) == before
+
+
+def test_it_is_said_whether_what_is_not_committed_came_too(theirs: Topic, ours: RunningService, tmp_path: Path) -> None:
+    (view := tmp_path / "view").write_bytes(Transaction(100, 100).to_bytes())
+    for options, isolation in ([], "uncommitted"), (["--transaction", str(view)], "committed"):
+        assert cdap_import(theirs, ours, *options)["isolation"] == isolation
+        said = run("cdap-import", theirs.url, "moved", *options, url=ours.url).stderr
+        assert ("--transaction leaves it out" in said) is (isolation == "uncommitted")
+
+
+@pytest.mark.parametrize("cdap_clients", [False, True])
+def test_a_topic_that_was_made_anew_there_is_refused(ours: RunningService, cdap_clients: bool) -> None:
+    """Its messages are younger than all of the other one, so that ids do not tell."""
+    with running_service(cdap_clients=cdap_clients) as service:
+        theirs = Topic(service.url, "orders")
+        done(theirs.publish("a"))
+        cdap_import(theirs, ours)
+        done(theirs.request("DELETE"))
+        done(Topic(service.url, "orders").publish("b"))
+        refused = run("cdap-import", theirs.url, "moved", url=ours.url)
+    assert (refused.exit_code, "was deleted and made anew" in refused.stderr) == (6, True)
+    assert [payload for _, payload in imported(ours)] == [b"a"]
+
+
+def test_a_generation_that_is_not_told_again_is_remembered(theirs: Topic, ours: RunningService) -> None:
+    told = [b'{"ttl": "5", "generation": "3"}', b"{}", b'{"generation": "4"}']
+    """As CDAP's server answers."""
+
+    def generations(request: Request) -> Answer:
+        if request.method == "GET":
+            return Answer(200, told.pop(0))
+        return Answer(200, theirs.post("/poll", request.body, AVRO).content)
+
+    with fake_server(generations) as server:
+        for code in 0, 0, 6:
+            done(theirs.publish("one"))
+            ended = run("cdap-import", server.url + theirs.url.removeprefix(theirs.base), "moved", url=ours.url)
+            assert ended.exit_code == code, ended.stderr
+
+
+def test_an_import_of_before_there_was_more_to_know_than_the_id_is_gone_on_with(theirs: Topic, ours: RunningService) -> None:
+    done(theirs.publish("a", "b"))
+    ((id_, _), _) = ids_and_payloads(theirs)
+    with Producer("moved", name="cdap:default:orders", url=ours.url) as producer:
+        producer.send(b"a", properties={MESSAGE_ID: id_})
+    assert cdap_import(theirs, ours)["stored"] == 1
+    assert imported(ours) == ids_and_payloads(theirs)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_message_that_the_target_does_not_take_is_named(theirs: Topic, is_first: bool) -> None:
+    done(theirs.publish(*([] if is_first else ["small", "small"]), "x" * 2_000, "small"))
+    big = next(id_ for id_, payload in ids_and_payloads(theirs) if len(payload) == 2_000)
+    with running_service(max_request_bytes=1_500) as service, Client(service.url) as client:
+        client.create_topic("moved")
+        refused = run("cdap-import", theirs.url, "moved", url=service.url)
+        assert (refused.exit_code, f"message {big} of" in refused.stderr) == (1, True), refused.stderr
+        assert "a larger --max-request-bytes, and run this again" in refused.stderr
+        assert "fewer" not in refused.stderr
+        assert len(imported(service)) == (0 if is_first else 2)
+
+
+def test_of_a_topic_that_is_not_there_it_is_said_on_which_side(theirs: Topic, ours: RunningService) -> None:
+    for address, topic, side in (theirs.url + "x", "moved", "source"), (theirs.url, "orders", "target"):
+        missing = run("cdap-import", address, topic, url=ours.url)
+        assert (missing.exit_code, f"the {side} is not there" in missing.stderr) == (4, True), missing.stderr

@@ -11,10 +11,11 @@ The invariants:
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from math import inf
@@ -24,7 +25,7 @@ from typing import NamedTuple, TypeVar
 import typer
 
 from oncelog.api.retry import pause
-from oncelog.errors import InvalidResponse
+from oncelog.errors import InvalidResponse, OncelogError, TopicNotFound
 from oncelog.http.answers import refusal
 from oncelog.http.connections import FAILURES, Connections, Response, connection_error
 from oncelog.http.credentials import shown
@@ -35,7 +36,7 @@ from oncelog.message_id import SIZE, MessageId
 from oncelog.process.procedures import Procedure, drive
 from oncelog.wire.avro_strict import NotAvro, read_long
 from oncelog.wire.codec import encode
-from oncelog.wire.media import AVRO
+from oncelog.wire.media import AVRO, JSON
 from oncelog_service.cli.messages.interrupts import Interrupts
 
 T = TypeVar("T")
@@ -134,14 +135,31 @@ class CdapTopic:
             )
         self.namespace, self.name = named.groups()
         self.shown = shown(address)
-        self._url = address.rstrip("/") + "/poll"
-        self._transaction = transaction
+        self._url = address.rstrip("/")
+        self.transaction = transaction
         self._interrupts = interrupts
         self._connections = Connections(Trust.chosen(), Blocking())
 
     def close(self) -> None:
         """Close what is open."""
         self._connections.close()
+
+    def generation(self) -> str | None:
+        """Which of all the topics that have had this name it is; None: the server does not say so. Raises TopicNotFound;
+        ConnectionFailed, or what is answered: it is away."""
+        try:
+            response = self._answer("GET", "", None, {"accept": JSON}, Deadline(READ_SECONDS))
+            try:
+                said = self._heard(lambda: response.content(MAX_PROBLEM_BYTES))
+            finally:
+                response.let_go()
+        except Torn as torn:
+            raise torn.__cause__ or torn from None
+        except TopicNotFound:
+            raise
+        except OncelogError:
+            return None  # a poll is what has to be answered, and says why it is not
+        return _generation_in(said)
 
     def messages(self, position: MessageId | None, is_gone: Callable[[], None]) -> Iterator[list[Message]]:
         """All behind a position, or all, the one at the position before them; until no more come.
@@ -194,9 +212,10 @@ class CdapTopic:
 
     def _polled(self, start: bytes | int | None, limit: int = _ALL) -> Generator[list[Message], None, None]:
         """Messages of one answer as they come, from an id or a moment on; no list is empty. Raises Torn, or what is answered."""
-        request = {"startFrom": start, "inclusive": True, "limit": limit, "transaction": self._transaction}
+        request = {"startFrom": start, "inclusive": True, "limit": limit, "transaction": self.transaction}
         deadline, incoming = Deadline(READ_SECONDS), Incoming()
-        response = self._answer(encode("ConsumeRequest", AVRO, request), deadline)
+        body = encode("ConsumeRequest", AVRO, request)
+        response = self._answer("POST", "/poll", body, {"content-type": AVRO}, deadline)
         try:
             while (piece := self._heard(response.more)) is not None:
                 if found := incoming.feed(b"".join(piece)):
@@ -209,10 +228,9 @@ class CdapTopic:
         if not incoming.is_whole:
             raise Torn from InvalidResponse(f"{self.shown} answers a poll with messages that are cut off")
 
-    def _answer(self, body: bytes, deadline: Deadline) -> Response:
-        """The answer to a poll, its body still to be read. Raises Torn, or what is answered."""
-        headers = {"content-type": AVRO}
-        response = self._heard(lambda: self._connections.ask("POST", self._url, body, headers, deadline))
+    def _answer(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], deadline: Deadline) -> Response:
+        """The answer to a request, its body still to be read. Raises Torn, or what is answered."""
+        response = self._heard(lambda: self._connections.ask(method, self._url + path, body, headers, deadline))
         if response.status == 200:
             return response
         try:
@@ -222,6 +240,8 @@ class CdapTopic:
         refused = refusal(self.shown, response.status, response.headers, said, datetime.now(UTC))
         if response.status in _LATER:
             raise Torn from refused
+        if response.status == 404:
+            raise TopicNotFound(f"the source is not there: {self.shown} answers 404")
         raise refused
 
     def _heard(self, ask: Callable[[], Procedure[T]]) -> T:
@@ -231,6 +251,15 @@ class CdapTopic:
                 return drive(ask())
         except FAILURES as error:
             raise Torn from connection_error(self.shown, error)
+
+
+def _generation_in(said: bytes) -> str | None:
+    """The generation in what GET of a topic answers: CDAP's server its properties alone, the TMS page its name beside them."""
+    with suppress(ValueError, RecursionError, AttributeError):
+        found = json.loads(said)
+        generation = str(found.get("properties", found).get("generation"))
+        return generation if re.fullmatch(r"[0-9]{1,19}", generation) else None
+    return None
 
 
 def _check_rising(found: list[Message], last: bytes | None) -> None:

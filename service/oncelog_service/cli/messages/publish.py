@@ -30,6 +30,8 @@ _MAX_PENDING = 50_000
 """Messages that may be on their way; then reading pauses."""
 _TOGETHER = 128 * 1024
 """As many rows can come at once, so the producer's own bound lies that much above ours."""
+MOST_UNDER_WAY = _MAX_PENDING + _TOGETHER
+"""Messages that may have no outcome yet."""
 _LAST_WORDS_SECONDS = 10.0
 """How long Ctrl-C waits for what is on its way, so that it can say how far it came. A second one waits no longer."""
 
@@ -199,7 +201,7 @@ class Run:
             client=client,
             gaps="refuse" if self.numbering.is_dense(self.resume) else "allow",
             stop_on_refusal=True,
-            max_pending=_MAX_PENDING + _TOGETHER,
+            max_pending=MOST_UNDER_WAY,
         )
         self.producer, self.persisted = producer, producer.last_sequence_id
 
