@@ -10,7 +10,7 @@ import pytest
 
 from oncelog import Client, Reader
 from oncelog.wire.media import AVRO
-from oncelog_service.cli.messages.cdap_import import MESSAGE_ID
+from oncelog_service.cli.messages.cdap_import import GENERATION, MESSAGE_ID
 from oncelog_service.cli.messages.cdap_topic import Incoming
 from tests.behaviours.cli.support import last_persisted, process
 from tests.cdap.java import MISSING, cdap_server
@@ -58,6 +58,8 @@ def test_all_of_a_topic_is_imported_once_and_in_order_whoever_is_killed(tmp_path
                     assert command.wait(PATIENCE) == 0
             stored = Incoming().feed(done(theirs.post("/poll", avro_poll(), AVRO)).content)
         with Reader("orders", start="earliest", timeout=0, url=ours.url) as reader:
-            found = [(bytes.fromhex(each.properties[MESSAGE_ID]), each.payload) for each in reader]
+            messages = list(reader)
+    found = [(bytes.fromhex(each.properties[MESSAGE_ID]), each.payload) for each in messages]
     assert found == stored
+    assert {each.properties[GENERATION] for each in messages} == {"1"}
     assert len(found) == 31 * 600
