@@ -149,7 +149,8 @@ class Settings(HasOrigins):
     out, unless their number says that they are older than a transaction may become, or could be one of ours."""
     cdap_clients: bool = False
     """Whether CDAP's own clients are served, who need some things that the TMS page does not say. Implies
-    `foreign_write_pointers`, and that publishes in the TMS media type may have 100,000 messages and 16 MiB."""
+    `foreign_write_pointers`, which cannot be off beside it, and that publishes in the TMS media type may have 100,000 messages
+    and 16 MiB."""
     assigned_producer_seconds: float = Field(default=90_000.0, gt=0)
     """A name that the service assigned to a producer without one ends when it was not used for so long."""
     atomic_timeout_seconds: float = Field(default=60.0, gt=0)
@@ -291,6 +292,15 @@ class Settings(HasOrigins):
                 raise ValueError("--jwt-keys is a file or an https URL: whoever can change the answer on its way makes tokens")
         if self.jwt_issuer is not None and (find_spec("jwt") is None or find_spec("cryptography") is None):
             raise ValueError("signed tokens need an extra: pip install 'oncelog[jwt]'")
+        return self
+
+    @model_validator(mode="after")
+    def _pointers_of_cdap(self) -> Self:
+        if self.cdap_clients and "foreign_write_pointers" in self.model_fields_set and not self.foreign_write_pointers:
+            raise ValueError(
+                "clients of CDAP come with write pointers of their own: --cdap-clients goes with --foreign-write-pointers on, "
+                "which may be left out, and not with off"
+            )
         return self
 
     @field_validator("telemetry")

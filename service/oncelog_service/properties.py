@@ -54,8 +54,8 @@ def check_properties(
 ) -> dict[str, str]:
     """The properties to keep of a topic. A ``generation`` equal to the present one is accepted and dropped.
 
-    What is ``stored`` already, with the same value, may stay, whatever it is. ``lenient``: unknown names are kept, and any
-    ``generation`` is dropped, as CDAP's own service does.
+    What is ``stored`` already, with the same value, may stay, whatever it is. ``lenient``: unknown names are kept, but for those
+    that are nearly one of ours, and any ``generation`` is dropped, as CDAP's own service does.
 
     Raises:
         InvalidRequest: an unknown name, a value of another type (3600.0, null, a list), or one out of range.
@@ -72,7 +72,11 @@ def check_properties(
             kept[name] = value
         else:
             kept[name] = _check_property(name, value)
-    _check_unknown({name: value for name, value in kept.items() if name not in _SETTABLE})
+    unknown = {name: value for name, value in kept.items() if name not in _SETTABLE}
+    _check_unknown(unknown)
+    for name, value in unknown.items():  # behind the bounds: each name costs a comparison with all of ours
+        if stored.get(name) != value and _near(name):
+            _check_property(name, value)
     return kept
 
 
@@ -117,10 +121,15 @@ def _check_property(name: str, value: str) -> str:
         if value not in _WORDS[name]:
             raise InvalidRequest(f"{name} is one of {', '.join(_WORDS[name])}, not {value[:50]!r}")
     else:
-        near = difflib.get_close_matches(name, _SETTABLE, 1)
+        near = _near(name)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise InvalidRequest(f"{name[:50]!r} is not a property of a topic ({', '.join(_SETTABLE)}){hint}")
     return value
+
+
+def _near(name: str) -> list[str]:
+    """The one of ours that somebody who writes this means, if there is one."""
+    return difflib.get_close_matches(name.lower(), _SETTABLE, 1)
 
 
 def shown_properties(properties: Mapping[str, str], generation: int) -> dict[str, str]:

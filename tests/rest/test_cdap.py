@@ -65,6 +65,8 @@ def payloads(topic: Topic, *start: Any) -> list[bytes]:
 def test_the_setting_implies_the_one_for_foreign_pointers() -> None:
     limits = [Settings(store="memory://", cdap_clients=on).limits for on in (False, True)]
     assert [each.foreign_write_pointers for each in limits] == [False, True]
+    with pytest.raises(ValueError, match="--foreign-write-pointers on"):
+        Settings(store="memory://", cdap_clients=True, foreign_write_pointers=False)
 
 
 # --- properties
@@ -126,7 +128,7 @@ TTLS = [
 ]  # fmt: skip
 PROPERTIES: list[tuple[object, bool]] = [
     *(({"ttl": ttl}, good) for ttl, good in TTLS),
-    ({"TTL": "5", "max.bytes ": "x"}, True),
+    ({"note": "5", "kept for": "x"}, True),
     ({"deduplication": "perhaps"}, False),
     (FULL, True),
     ({**FULL, "ttl": "5", "deduplication": "false"}, True),
@@ -136,6 +138,10 @@ PROPERTIES: list[tuple[object, bool]] = [
     ({"k" * 4097: ""}, False),
     ({"k": "\ud800"}, False),
     ({"k": None}, False),
+    ({"tll": "60"}, False),
+    ({"TTL": "60"}, False),
+    ({"max.bytes ": "60"}, False),
+    ({"description": "60"}, True),
     ({"k": 1.5}, False),
     ([], False),
 ]

@@ -85,7 +85,7 @@ def test_who_is_held_up_is_told_once_by_which_message_and_how_to_read_on(
         assert stream.held is not None
         assert (stream.held.offset, stream.held.write_pointer) == (1, pointer)
         (said,) = [each.getMessage() for each in caplog.records if each.name == f"oncelog.{kind}"]
-        for word in (whose.format(topic), "offset 1", str(pointer), "since 20", remedy, "oncelog tx list"):
+        for word in (whose.format(topic), "offset 1", str(pointer), "since 20", remedy, "tx list --state held", "topic settle"):
             assert word in said
         client.abort_transaction(pointer)
         publish(client, topic, b"1")

@@ -103,6 +103,10 @@ CASES: list[tuple[str, str, Mapping[str, Any], Mapping[str, Any] | None, list[st
         "quota_exceeded", "warning", refused("quota_exceeded", 0, name="messages", detail="5 messages a second", who="loader"),
         refused("quota_exceeded", LATELY_MS), ["loader", "5 messages a second"],
     ),
+    (
+        "quota_exceeded", "warning", {**held(0), **refused("quota_exceeded", 0, name="max.bytes")}, None,
+        ["nothing from its first message on is trimmed", "oncelog tx list --state held"],
+    ),
     ("overloaded", "warning", {"shed": {"requests": 3, "bodies": 1}}, {"shed": {"requests": 0}}, ["requests 3 times"]),
     (
         "topic_damaged", "critical", refused("topic_damaged", 10 * DAY, detail="offset 7 is missing"), {},

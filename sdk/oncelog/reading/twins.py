@@ -107,15 +107,14 @@ class StreamTwin(OfTopic[C], Generic[T, C]):
         assert held is not None
         self._log.warning(
             "%s%s/%s: nothing is delivered from offset %d on: write pointer %d holds it back, undecided since %s. It goes on "
-            "when that has ended (oncelog tx list, oncelog topic show %s); a Reader with "
-            'isolation="uncommitted" reads on without waiting',
+            "when that has ended (oncelog tx list --state held; one of another transaction service ends there, or by oncelog "
+            'topic settle); a Reader with isolation="uncommitted" reads on without waiting',
             "" if self._subscription is None else f"subscription {self._subscription!r} of ",
             self._namespace,
             self._topic,
             held.offset,
             held.write_pointer,
             datetime.fromtimestamp(held.since_ms / 1000, UTC).isoformat(timespec="seconds"),
-            self._topic,
         )
 
     async def _fetch(self, wait_ms: int) -> Found:

@@ -336,8 +336,14 @@ def shed(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
 
 def quotas(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
     """Requests were refused lately by a quota."""
+    held_topics = {(each.namespace, each.topic) for each in facts.held}
     for each in _lately(facts, "quota_exceeded"):
         who = f" of {each.who}" if each.who else ""
+        mend = "Have the clients send less, or more in one request; or raise the bound that is named."
+        commands = ["oncelog top"]
+        if each.name == "max.bytes" and (each.namespace, each.topic) in held_topics:
+            mend = "A transaction there is not decided, and nothing from its first message on is trimmed: end it. " + mend
+            commands.insert(0, "oncelog tx list --state held")
         yield Alarm(
             code=each.code,
             severity="warning",
@@ -346,8 +352,8 @@ def quotas(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
             since_ms=each.first_ms,
             what=f"requests were refused by a quota {times(each.times)}, the last{who} "
             f"{span(facts.now_ms - each.last_ms)} ago: {each.detail}",
-            mend="Have the clients send less, or more in one request; or raise the bound that is named.",
-            commands=["oncelog top"],
+            mend=mend,
+            commands=commands,
             docs="operating.md#quotas",
         )
 
