@@ -75,7 +75,7 @@ def check_properties(
     unknown = {name: value for name, value in kept.items() if name not in _SETTABLE}
     _check_unknown(unknown)
     for name, value in unknown.items():  # behind the bounds: each name costs a comparison with all of ours
-        if stored.get(name) != value and _near(name):
+        if stored.get(name) != value and _is_slip(name):
             _check_property(name, value)
     return kept
 
@@ -130,6 +130,11 @@ def _check_property(name: str, value: str) -> str:
 def _near(name: str) -> list[str]:
     """The one of ours that somebody who writes this means, if there is one."""
     return difflib.get_close_matches(name.lower(), _SETTABLE, 1)
+
+
+def _is_slip(name: str) -> bool:
+    """Whether it is one of ours but for a letter or two, and as long within one: ``tll``, and not ``title``."""
+    return any(abs(len(name) - len(near)) <= 1 for near in _near(name))
 
 
 def shown_properties(properties: Mapping[str, str], generation: int) -> dict[str, str]:

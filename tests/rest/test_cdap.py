@@ -141,7 +141,8 @@ PROPERTIES: list[tuple[object, bool]] = [
     ({"tll": "60"}, False),
     ({"TTL": "60"}, False),
     ({"max.bytes ": "60"}, False),
-    ({"description": "60"}, True),
+    ({"description": "60", "title": "60", "total": "60", "transaction": "60"}, True),
+    ({"deduplicaton": "off"}, False),
     ({"k": 1.5}, False),
     ([], False),
 ]
