@@ -25,7 +25,7 @@ from typing import NamedTuple
 from oncelog import Client, Message, Producer, Reader
 from oncelog.errors import OffsetMismatch
 
-TOPIC_PROPERTIES = {"check.expected.offsets": "true", "ttl": str(2**31)}
+TOPIC_PROPERTIES = {"check.expected.offsets": "true", "ttl": str(2**31 - 1)}
 """Expected offsets are checked, and nothing expires: a store that forgot its oldest changes would be another store."""
 REQUEST = "request"
 """The property of a message that says which request brought it about."""

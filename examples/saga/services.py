@@ -32,7 +32,7 @@ from oncelog import Client, Reader
 Step = dict[str, Any]
 TOPICS = ("orders", "shop", "stock", "payment", "results")
 """Each is what the service of its name reads; `results` is read by whoever wants to know."""
-_FOR_EVER = {"ttl": str(2**31)}
+_FOR_EVER = {"ttl": str(2**31 - 1)}
 
 
 class State(Protocol):
