@@ -7,6 +7,7 @@ from oncelog.wire.media import AVRO, essence
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.bounds.cdap import MESSAGES, announced, weight
 from oncelog_service.bounds.turns import Sizes
+from oncelog_service.rest.cdap import check_pointer
 from oncelog_service.rest.routes import Call
 
 
@@ -17,16 +18,18 @@ def sizes_of(call: Call) -> Sizes:
     return (((call.path["namespace"], call.path["topic"]), weight(call.body, call.service.settings.max_messages)),)
 
 
-def check_messages(call: Call, request: PublishRequest) -> None:
-    """Raises RequestTooLarge: it has more messages than its turn was taken for."""
+def check_of_cdap(call: Call, request: PublishRequest) -> None:
+    """To be asked of every publish and store where CDAP's clients are served, whoever sends it.
+
+    Raises RequestTooLarge: it has more messages than its turn was taken for; TransactionNotInProgress as cdap.check_pointer.
+    """
     most = call.service.settings.max_messages
-    if len(request.payloads) <= most or not call.service.settings.cdap_clients:
-        return  # without the setting the log says so
-    if not (_may_bring_more(call) and announced(call.body) > most):
+    if len(request.payloads) > most and not (_may_bring_more(call) and announced(call.body) > most):
         raise RequestTooLarge(
             f"{len(request.payloads)} messages in one request; {most} are the most, or {MESSAGES} in one block of {AVRO}",
             limit=most,
         )
+    check_pointer(request.write_pointer, call.agent)
 
 
 def _may_bring_more(call: Call) -> bool:

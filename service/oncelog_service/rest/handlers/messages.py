@@ -24,7 +24,7 @@ from oncelog_service.rest import cdap
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import AT_ONCE_BYTES, decoded, off_loop
 from oncelog_service.rest.handlers.cdap_polls import asks_for_everything, everything
-from oncelog_service.rest.handlers.cdap_publishes import check_messages, sizes_of
+from oncelog_service.rest.handlers.cdap_publishes import check_of_cdap, sizes_of
 from oncelog_service.rest.routes import Call
 
 ENCODINGS = {AVRO: AS_TMS, ONCELOG_AVRO: AS_ONCELOG, JSON: AS_JSON}
@@ -60,9 +60,8 @@ async def publish(call: Call) -> Answer:
     async with call.turn(sizes_of(call)):
         log = await call.log()  # by now it may be another one, or none
         request = await decoded(call, decode_publish_request)
-        check_messages(call, request)
         if call.service.settings.cdap_clients:
-            cdap.check_pointer(request.write_pointer, call.agent)
+            check_of_cdap(call, request)
         may = partial(check_producer, call, request.producer if request.payloads else None)  # what is stored may be of any
         may()
         call.count(request)
@@ -86,9 +85,8 @@ async def store(call: Call) -> Answer:
     async with call.turn(sizes_of(call)):
         log = await call.log()
         request = await decoded(call, decode_publish_request)
-        check_messages(call, request)
         if call.service.settings.cdap_clients:
-            cdap.check_pointer(request.write_pointer, call.agent)
+            check_of_cdap(call, request)
         may = partial(check_producer, call, request.producer)
         may()
         call.count(request)
