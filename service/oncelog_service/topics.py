@@ -470,7 +470,7 @@ class Topics:
         nobody here knows who may write there."""
         found, own = list[tuple[str, str, int]](), f"{self._store_id}:"
         for each in participants:
-            with suppress(ValueError):  # whoever may operate enlists under any name
+            with suppress(ValueError):  # a service enlists under any name
                 found += [topic_of_participant(each)] if each.startswith(own) else []
         return found
 

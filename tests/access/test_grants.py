@@ -50,13 +50,24 @@ def principal(*grants: str) -> Principal:
         ("manage:default/a*", Right.MANAGE, f"default/{EVERY_TOPIC}", False),  # what holds for the namespace is not this one's
         ("manage:*/*", Right.MANAGE, f"any/{EVERY_TOPIC}", True),
         ("read:default/a", Right.DESCRIBE, f"default/{EVERY_TOPIC}", False),
+        ("observe", Right.OBSERVE, "", True),
+        ("observe", Right.DESCRIBE, "default/a", True),
+        ("observe", Right.READ, "default/a", False),
+        ("observe", Right.OPERATE, "", False),
+        ("observe", Right.SERVICE, "", False),
         ("operate", Right.OPERATE, "", True),
+        ("operate", Right.OBSERVE, "", True),
+        ("operate", Right.SERVICE, "", False),
         ("operate", Right.DESCRIBE, "default/a", True),
         ("operate", Right.READ, "default/a", False),
         ("operate", Right.WRITE, "default/a", False),
         ("operate", Right.MANAGE, "default/a", False),
         ("operate", Right.ADMIN, "", False),
-        *(("admin", right, "default/a" if right in ON_TOPICS else "", True) for right in Right),
+        ("service", Right.OPERATE, "", True),
+        ("service", Right.OBSERVE, "", True),
+        ("service", Right.READ, "default/a", False),
+        ("service", Right.ADMIN, "", False),
+        *(("admin", right, "default/a" if right in ON_TOPICS else "", right is not Right.SERVICE) for right in Right),
     ],
 )
 def test_a_grant_allows_what_it_names_and_nothing_else(grant: str, right: Right, on: str, answer: bool) -> None:
@@ -86,8 +97,8 @@ def test_a_pattern_of_many_stars_is_judged_at_once(grant: str) -> None:
     "text",
     [
         "", "reads:default/a", "read", "read:", "read:default", "read:default/", "read:/a", "read:default/a/b", "Read:default/a",
-        "describe:default/a", "describe", "admin:default/a", "operate:*/*", " read:default/a", "read:default/a ",
-        "read:default/a\n",
+        "describe:default/a", "describe", "admin:default/a", "operate:*/*", "observe:*/*", "services",
+        " read:default/a", "read:default/a ", "read:default/a\n",
         "read:default/a:p", "manage:default/a:p", "write:default/a:", "write:default/a:p:q\n", "read:d.d/a", "read:default/é",
         "read:default/" + "a" * 250, "admin\n", "*", "read:default/(a|b)",
     ],
@@ -130,6 +141,7 @@ def test_namespaces_are_known_to_whoever_has_a_grant_that_may_be_in_one() -> Non
     assert who.knows("sales_eu")
     assert not who.knows("default")
     assert not principal("write:default/t").knows("other")
+    assert principal("observe").knows("any")
     assert principal("operate").knows("any")
     assert EVERYBODY.knows("any")
     assert not principal().knows("any")
@@ -164,8 +176,8 @@ def matches(pattern: str, name: str) -> bool:
 @st.composite
 def grants(draw: st.DrawFn) -> tuple[str, ...]:
     """The parts of a grant: right, namespace, topic, producers."""
-    kind = draw(st.sampled_from(["read", "write", "manage", "operate", "admin"]))
-    if kind in ("operate", "admin"):
+    kind = draw(st.sampled_from(["read", "write", "manage", "observe", "operate", "service", "admin"]))
+    if kind in ("observe", "operate", "service", "admin"):
         return (kind,)
     parts = (kind, draw(PATTERNS.map(lambda text: text.replace("-", "_"))), draw(PATTERNS))
     return (*parts, draw(PATTERNS)) if kind == "write" and draw(st.booleans()) else parts
@@ -184,8 +196,11 @@ def test_a_principal_may_do_what_a_naive_reading_of_its_grants_says(
     here = [parts for parts in held if len(parts) > 1 and matches(parts[1], namespace) and matches(parts[2], topic)]
     for right in ON_TOPICS:
         assert who.may(right, namespace, topic) is ("admin" in kinds or any(parts[0] == right.value for parts in here))
-    assert who.may(Right.DESCRIBE, namespace, topic) is bool({"admin", "operate"} & kinds or here)
-    assert who.may(Right.OPERATE) is bool({"admin", "operate"} & kinds)
+    observes = bool({"admin", "service", "operate", "observe"} & kinds)
+    assert who.may(Right.DESCRIBE, namespace, topic) is bool(observes or here)
+    assert who.may(Right.OBSERVE) is observes
+    assert who.may(Right.OPERATE) is bool({"admin", "service", "operate"} & kinds)
+    assert who.may(Right.SERVICE) is ("service" in kinds)
     assert who.may(Right.ADMIN) is ("admin" in kinds)
     lets = [parts for parts in here if parts[0] == "write" and (len(parts) == 3 or (producer and matches(parts[3], producer)))]
     try:

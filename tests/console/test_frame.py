@@ -124,7 +124,7 @@ def test_who_signs_in_sees_what_the_grants_allow_and_which_ones_are_missing(lock
     page = show(url=locked.url)
     sign_in(page, locked.token("reader", "read:default/mine"))
     alarms = page.get_by_role("region", name="Alarms")
-    expect(alarms).to_contain_text("reader lacks the grant operate")
+    expect(alarms).to_contain_text("reader lacks the grant observe")
     page.get_by_role("region", name="Your topics").get_by_role("link", name="default/mine").click()
     expect(page.get_by_role("region", name="Log")).to_contain_text("Offsets1")
     expect(page.get_by_role("region", name="What holds it")).to_contain_text("lacks the grant operate")

@@ -65,16 +65,16 @@ NEEDS = {
     f"GET {TX}": "nothing",  # but for those of others
     f"POST {TX}/prune": "operate",
     f"POST {TX}/states": "nothing",  # likewise
-    f"GET {TX}/unacknowledged": "operate",
-    f"POST {TX}/unacknowledged": "operate",
+    f"GET {TX}/unacknowledged": "service",
+    f"POST {TX}/unacknowledged": "service",
     f"GET {ONE}": "nothing",
     f"POST {ONE}/can-commit": "nothing",
     f"POST {ONE}/commit": "nothing",
     f"POST {ONE}/abort": "nothing",
     f"POST {ONE}/invalidate": "nothing",  # unless it is another's
     f"POST {ONE}/checkpoint": "nothing",
-    f"POST {ONE}/participants": "operate",
-    f"DELETE {ONE}/participants/{{participant}}": "operate",
+    f"POST {ONE}/participants": "service",
+    f"DELETE {ONE}/participants/{{participant}}": "service",
     "POST /v1/atomic": "write anywhere",
     "GET /v1/atomic": "nothing",  # but for those of others
     "GET /v1/atomic/{transaction}": "nothing",
@@ -82,7 +82,7 @@ NEEDS = {
     "POST /v1/atomic/{transaction}/abort": "nothing",
     "GET /v1/atomic/groups/{group}/producers/{producer}": "nothing",
     "DELETE /v1/atomic/groups/{group}/producers/{producer}": "nothing",  # unless its commit is another's
-    "GET /v1/cluster": "operate",
+    "GET /v1/cluster": "observe",
     "POST /v1/cluster/hand-over": "operate",
     "POST /v1/backup": "operate",
     "POST /v1/tokens": "admin",
@@ -91,10 +91,10 @@ NEEDS = {
     "GET /healthz": "nothing",
     "GET /livez": "nothing",
     "GET /readyz": "nothing",
-    "GET /metrics": "operate",
+    "GET /metrics": "observe",
     "GET /v1/namespaces/{namespace}/stats": "nothing",
-    "GET /v1/alarms": "operate",
-    "GET /v1/overview": "operate",
+    "GET /v1/alarms": "observe",
+    "GET /v1/overview": "observe",
 }
 """What each address needs of who asks."""
 
@@ -122,7 +122,9 @@ GRANTS = {
     "read": "read:default/own",
     "write": "write:default/own",
     "manage": "manage:default/own",
+    "observe": "observe",
     "operate": "operate",
+    "service": "service",
     "admin": "admin",
 }
 ON_TOPICS = ("read", "write", "manage")
@@ -132,15 +134,19 @@ PLACES = {"own": ("default", "own"), "other": ("default", "other"), "elsewhere":
 
 def allows(right: str, place: str, needed: str) -> bool:
     """Whether one right, on one topic, is enough."""
+    if needed == "service":
+        return right == "service"  # and nobody else: who ends a participant wrongly has what was aborted appear
     if right == "admin" or needed == "nothing":
         return True
     if needed == "write anywhere":
         return right == "write"
-    if needed in ("describe", "describe all topics") and right == "operate":
+    if needed in ("observe", "describe", "describe all topics") and right in ("observe", "operate", "service"):
         return True
     if needed == "describe":
         return right in ON_TOPICS and place == "own"
-    return right == needed and (right == "operate" or place == "own")
+    if needed == "operate":
+        return right in ("operate", "service")
+    return right == needed and place == "own"
 
 
 class House:
@@ -186,7 +192,7 @@ def test_one_right_on_one_topic_allows_exactly_what_the_table_says(house: House,
             if not allows(right, place, NEEDS[entry]):
                 missing = assert_problem(answer, 403, "not_allowed")
                 assert missing["principal"] == right, (right, place)
-                assert missing["right"].split(":")[0] in (*ON_TOPICS, "operate", "admin")
+                assert missing["right"].split(":")[0] in (*ON_TOPICS, "observe", "operate", "service", "admin")
             else:
                 assert answer.status_code not in (401, 403), (right, place, answer.text)
     house.admin.request("PUT", "/v1/namespaces/default/topics/own", json={})
@@ -249,9 +255,9 @@ def test_lists_have_what_one_may_see(house: House) -> None:
     assert who.good("GET", "/v1/namespaces/seen/topics") == []
     assert who.good("GET", "/v1/namespaces/hidden/topics") == []
     assert who.good("GET", "/v1/namespaces") == ["default", "seen"]
-    operator = house.holders["operate"]
-    assert {"a1", "a2", "b1", "own"} <= set(operator.good("GET", "/v1/namespaces/default/topics"))
-    assert {"default", "hidden", "seen"} <= set(operator.good("GET", "/v1/namespaces"))
+    for right in ("observe", "operate"):
+        assert {"a1", "a2", "b1", "own"} <= set(house.holders[right].good("GET", "/v1/namespaces/default/topics"))
+        assert {"default", "hidden", "seen"} <= set(house.holders[right].good("GET", "/v1/namespaces"))
 
 
 def test_the_list_of_all_subscriptions_has_those_of_topics_that_one_may_see(house: House) -> None:
@@ -514,7 +520,7 @@ def test_ending_what_another_one_began_leaves_a_line_and_ending_ones_own_does_no
     with running_service(audit_log=lines.path) as service:
         ada = Carrying(service.url).holding("ada", "admin")
         owner, other = ada.holding("owner", "write:default/t"), ada.holding("other", "write:default/t")
-        operator = ada.holding("operator", "operate")
+        holders = {"ada": ada, "operator": ada.holding("operator", "operate"), "orders": ada.holding("orders", "service")}
         begun = count()
 
         def transaction() -> str:
@@ -523,20 +529,20 @@ def test_ending_what_another_one_began_leaves_a_line_and_ending_ones_own_does_no
         def atomic() -> str:
             return f"/v1/atomic/{owner.good('POST', '/v1/atomic', json={'id': f'a{next(begun)}', 'group': 'g'})['id']}"
 
-        for make, ends, by in (
-            (transaction, "abort", operator),
-            (transaction, "invalidate", operator),
-            (transaction, "commit", ada),
-            (transaction, "commit?owner=owner", ada),
-            (atomic, "abort", operator),
+        for make, ends, name in (
+            (transaction, "abort", "operator"),
+            (transaction, "invalidate", "operator"),
+            (transaction, "commit", "ada"),
+            (transaction, "commit?owner=owner", "orders"),
+            (atomic, "abort", "operator"),
         ):
             lines.new()
             owner.good("POST", f"{make()}/{ends.partition('?')[0]}", json={})
             assert lines.new() == [], (make, ends)
-            asked, name = f"{make()}/{ends}", "ada" if by is ada else "operator"
+            asked = f"{make()}/{ends}"
             path = asked.partition("?")[0]
             assert_problem(other.request("POST", asked, json={}), 403, "not_allowed")
-            by.good("POST", asked, json={})
+            holders[name].good("POST", asked, json={})
             noted = [(line["principal"], line["path"], line["status"], line.get("subject")) for line in lines.new()]
             assert noted == [("other", path, 403, None), (name, path, 200, {"owner": "owner"})]
         part = {"namespace": "default", "topic": "t", "request": {"messages": ["m"]}}

@@ -27,6 +27,7 @@ GRANTS = {
     "ada": ("read:default/*", "write:default/*"),
     "bob": ("read:default/*", "write:default/*"),
     "grace": ("read:default/*", "write:default/*", "operate"),
+    "orders": ("service",),
     "root": ("admin",),
 }
 
@@ -81,7 +82,7 @@ OF_PRODUCERS = [
 NAMES_NONE = {
     f"GET {TX}", f"POST {TX}", f"POST {TX}/prune", f"POST {TX}/states", f"GET {TX}/unacknowledged", f"POST {TX}/unacknowledged",
     "GET /v1/atomic",
-    # What a participant says is for services, which may operate.
+    # What a participant says is for services.
     TX + "/{writePointer}/participants", TX + "/{writePointer}/participants/{participant}",
 }  # fmt: skip
 """What has other tests, or needs none."""
@@ -101,7 +102,7 @@ def test_every_address_of_a_transaction_is_looked_at() -> None:
 class House:
     """A locked service over a disk, which goes on after a stop and after a kill, and those who ask it.
 
-    ``apart``: one that runs alone keeps its transactions, where it may `operate` and nothing else.
+    ``apart``: one that runs alone keeps its transactions, where it is a `service` and nothing else.
     """
 
     def __init__(self, apart: bool) -> None:
@@ -125,7 +126,7 @@ class House:
             other = self._run(self.other_disk, alone=True)
             if not self._transactions:
                 root = Carrying(other.url).holding("root", "admin")
-                self._transactions["transactions_token"] = root.make("service", "operate")["secret"]
+                self._transactions["transactions_token"] = root.make("orders", "service")["secret"]
             settings = {"transactions_url": other.url, **self._transactions}
         self.url = self._run(self.disk, **settings).url
         self._people: dict[str, Carrying] = {}
@@ -275,9 +276,9 @@ def test_lists_and_states_have_ones_own_and_say_whose_each_is_to_who_operates(ho
     assert {each["id"]: each["owner"] for each in operator.good("GET", "/v1/atomic", params={"limit": 2000})}[name] == "ada"
 
 
-def test_nobody_but_who_may_do_everything_says_for_whom_it_asks(house: House) -> None:
+def test_nobody_but_a_service_says_for_whom_it_asks(house: House) -> None:
     pointer, _ = begun(house, "in_progress")
-    for who, owner in product(("bob", "grace"), ("ada", "", "root", "bob", "grace")):
+    for who, owner in product(("bob", "grace", "root"), ("ada", "", "root", "bob", "grace")):
         for method, path in (
             ("POST", f"/{pointer}/commit"),
             ("GET", f"/{pointer}"),
@@ -287,15 +288,15 @@ def test_nobody_but_who_may_do_everything_says_for_whom_it_asks(house: House) ->
         ):
             body = {"writePointers": [1]} if path == "/states" else {}
             answer = house.who(who).request(method, TX + path, params={"owner": owner}, json=body)
-            assert assert_problem(answer, 403, "not_allowed")["right"] == "admin", (who, owner, method, path)
-    operator = house.who("root")
-    assert_problem(operator.request("POST", f"{TX}/{pointer}/commit", params={"owner": "bob"}, json={}), 403, "not_allowed")
-    assert operator.good("POST", f"{TX}/{pointer}/commit", params={"owner": "ada"}, json={})["owner"] == "ada"
-    started = operator.good("POST", TX, params={"owner": "bob"}, json={})["writePointer"]
+            assert assert_problem(answer, 403, "not_allowed")["right"] == "service", (who, owner, method, path)
+    service = house.who("orders")
+    assert_problem(service.request("POST", f"{TX}/{pointer}/commit", params={"owner": "bob"}, json={}), 403, "not_allowed")
+    assert service.good("POST", f"{TX}/{pointer}/commit", params={"owner": "ada"}, json={})["owner"] == "ada"
+    started = service.good("POST", TX, params={"owner": "bob"}, json={})["writePointer"]
     assert house.who("bob").good("GET", f"{TX}/{started}")["owner"] == "bob"
-    nobodys = operator.good("POST", TX, params={"owner": ""}, json={})["writePointer"]
+    nobodys = service.good("POST", TX, params={"owner": ""}, json={})["writePointer"]
     assert house.who("bob").good("POST", f"{TX}/{nobodys}/commit", json={})["owner"] is None
-    assert_problem(operator.request("POST", TX, params={"owner": "x" * 1001}, json={}), 400, "invalid_request")
+    assert_problem(service.request("POST", TX, params={"owner": "x" * 1001}, json={}), 400, "invalid_request")
 
 
 def test_no_messages_of_another_principal_are_rolled_back_whatever_the_body_says(house: House) -> None:
@@ -364,9 +365,7 @@ def test_reading_in_a_transaction_goes_on_without_its_service_and_a_service_that
     with ExitStack() as here:
         with running_service(alone=True) as other:
             there = Carrying(other.url).holding("root", "admin")
-            secrets = {
-                right: there.make("service", grant)["secret"] for right, grant in (("may", "operate"), ("not", "read:*/*"))
-            }
+            secrets = {right: there.make("orders", grant)["secret"] for right, grant in (("may", "service"), ("not", "operate"))}
             urls = {
                 right: here.enter_context(running_service(transactions_url=other.url, transactions_token=secret)).url
                 for right, secret in secrets.items()

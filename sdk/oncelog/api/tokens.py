@@ -17,7 +17,7 @@ class TokenCalls(SubscriptionCalls):
     async def create_token(self, name: str, grants: Iterable[str], *, expires_in: float | None = None) -> CreatedToken:
         """Make a token for a principal; its secret is in the answer, and nowhere else.
 
-        ``grants``: as ``read:orders/*``, ``write:default/payments``, ``operate``; ``expires_in``: seconds, None for never. It is
+        ``grants``: as ``read:orders/*``, ``write:default/payments``, ``observe``; ``expires_in``: seconds, None for never. It is
         not tried again by itself once it was sent: an answer that was lost leaves a token behind that nobody has.
 
         Raises:

@@ -279,7 +279,8 @@ class CreateToken(Request):
 
     name: str
     grants: list[str]
-    """As ``read:orders/*``, ``write:default/load-*:loader-*``, ``manage:*/*``, ``operate``, ``admin``."""
+    """As ``read:orders/*``, ``write:default/load-*:loader-*``, ``manage:*/*``, ``observe``, ``operate``, ``admin``,
+    ``service``."""
     expires_in_ms: int | None = None
     """Null: it does not expire."""
 

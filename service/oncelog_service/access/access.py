@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from oncelog.errors import InvalidRequest, StorageUnavailable, TokenNotFound, Unauthorized
-from oncelog_service.access.grants import EVERYBODY, Grant, Principal, Right
+from oncelog_service.access.grants import EVERYBODY, EVERYTHING, Grant, Principal
 from oncelog_service.access.issuer import Issuer
 from oncelog_service.access.tokens import CERTIFICATE, Token, digest_of, draw, read_tokens
 from oncelog_service.cluster.leases import SETUP, Leases, held_briefly
@@ -173,10 +173,9 @@ class Access:
             self._by_name.setdefault(token.name, []).append((token, principal))
             if token.digest:
                 self._by_digest[token.digest] = token, principal
-        everything = [Grant(Right.ADMIN)]
         if self._instances_secret is not None:
             secret = self._instances_secret.encode()
-            self._by_digest[digest_of(secret)] = None, Principal("oncelog", everything, is_instance=True)
+            self._by_digest[digest_of(secret)] = None, Principal("oncelog", EVERYTHING, is_instance=True)
         if self._configured is not None:
             digest = digest_of(self._configured.encode())
             found, principal = self._by_digest.get(digest, (None, None))
@@ -187,7 +186,7 @@ class Access:
                     "ONCELOG_TOKEN and ONCELOG_TOKEN_FILE are the service's own token where a service is begun", principal.name,
                 )  # fmt: skip
             else:
-                self._by_digest[digest] = None, Principal("settings", everything, is_instance=True)
+                self._by_digest[digest] = None, Principal("settings", EVERYTHING, is_instance=True)
 
     def _entries(self) -> list[tuple[Token, Principal]]:
         return [entry for held in self._by_name.values() for entry in held]

@@ -2,14 +2,15 @@
 
 The invariant: what no grant names is denied. A grant is one right, for reading, writing and managing with a pattern of topics:
 `read:orders/*`, `write:default/payments`, `write:default/load-*:loader-*` (the last part: names of producers), `manage:*/*`,
-`operate`, `admin`. In a pattern `*` stands for any characters of one name. A namespace itself is managed by who may manage each
-of its topics. Whoever has `admin` may do everything.
+`observe`, `operate`, `admin`, `service`. In a pattern `*` stands for any characters of one name. A namespace itself is managed by
+who may manage each of its topics. Whoever has `admin` may do everything that somebody may: what services say to each other is
+nobody's word but theirs, since whoever told it wrongly had what was aborted appear.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -38,18 +39,28 @@ class Right(Enum):
     """Publish, under the producers' names that the grant allows."""
     MANAGE = "manage"
     """Create, change, trim and delete topics, and set what holds for a namespace."""
+    OBSERVE = "observe"
+    """See how the service and its topics are doing: metrics, alarms, the overview, which instances there are."""
     OPERATE = "operate"
-    """Metrics, verify, cluster, backup, and other principals' transactions."""
+    """Verify, backup, hand topics over, and other principals' transactions."""
     ADMIN = "admin"
     """Everything, tokens too."""
+    SERVICE = "service"
+    """Be a service whose topics hold messages of the transactions here: enlist, acknowledge ends, ask for its own clients."""
     DESCRIBE = "describe"
-    """See that a topic is there, and how it is doing. Granted to nobody: whoever has a right on the topic, or operates, may."""
+    """See that a topic is there, and how it is doing. Granted to nobody: whoever has a right on the topic, or observes, may."""
 
     __hash__ = object.__hash__  # asked for with each request; the members are singletons
 
 
-SERVICE_WIDE = (Right.OPERATE, Right.ADMIN)
-"""Those that are not of topics."""
+SERVICE_WIDE: Mapping[Right, frozenset[Right]] = {
+    Right.OBSERVE: frozenset((Right.OBSERVE, Right.OPERATE, Right.SERVICE, Right.ADMIN)),
+    Right.OPERATE: frozenset((Right.OPERATE, Right.SERVICE, Right.ADMIN)),
+    Right.ADMIN: frozenset((Right.ADMIN,)),
+    Right.SERVICE: frozenset((Right.SERVICE,)),
+}
+"""Those that are not of topics, and which grants give each. A service hands on what its own operators ask for."""
+_BY_WORD = {right.value: right for right in SERVICE_WIDE}
 
 
 class Grant(NamedTuple):
@@ -66,13 +77,13 @@ class Grant(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Grant:
         """Reads one as it is written. Raises InvalidRequest."""
-        if text in ("operate", "admin"):
-            return cls(Right(text))
+        if text in _BY_WORD:
+            return cls(_BY_WORD[text])
         found = _GRANT.fullmatch(text)
         if found is None or (found["producers"] is not None and found["right"] != "write"):
             raise InvalidRequest(
                 f"not a grant: {text[:100]!r}; one looks like read:orders/*, write:default/payments, "
-                "write:default/load-*:loader-* (names of producers), manage:*/*, operate or admin"
+                "write:default/load-*:loader-* (names of producers), manage:*/*, observe, operate, admin or service"
             )
         topics = _pattern(f"{found['namespace']}/{found['topic']}", within="[^/]*")
         producers = None if found["producers"] is None else _pattern(found["producers"], within=".*")
@@ -131,16 +142,18 @@ class Principal:
         return answer
 
     def _judged(self, right: Right, topic: str) -> bool:
-        held = {grant.right for grant in self.grants if grant.right in SERVICE_WIDE}
-        if Right.ADMIN in held or right in held:
+        held = {grant.right for grant in self.grants}
+        if right in SERVICE_WIDE:
+            return not held.isdisjoint(SERVICE_WIDE[right])
+        if Right.ADMIN in held:
             return True
         if right is Right.DESCRIBE:
-            return Right.OPERATE in held or any(grant.covers(grant.right, topic) for grant in self.grants)
+            return self.may(Right.OBSERVE) or any(grant.covers(grant.right, topic) for grant in self.grants)
         return any(grant.covers(right, topic) for grant in self.grants)
 
     def knows(self, namespace: str) -> bool:
         """Tells whether a grant may be on a topic of the namespace."""
-        if self.may(Right.OPERATE):
+        if self.may(Right.OBSERVE):
             return True
         return any(grant.namespace is not None and grant.namespace.fullmatch(namespace) for grant in self.grants)
 
@@ -185,5 +198,7 @@ class Principal:
         return NotAllowed(f"{self.name} may not do this: the grant {missing} is missing", principal=self.name, right=missing)
 
 
-EVERYBODY = Principal(NAMELESS[0], [Grant(Right.ADMIN)])
+EVERYTHING = Grant(Right.ADMIN), Grant(Right.SERVICE)
+"""Of whoever cannot be told from a service, or is one."""
+EVERYBODY = Principal(NAMELESS[0], EVERYTHING)
 """Who asks a service that listens to this machine alone and has no tokens."""

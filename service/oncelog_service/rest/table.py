@@ -56,8 +56,7 @@ _OF_A_GENERATION = {"generation": "of the topic; refused when it is another"}
 _NAMED = {"after": "names behind this one", **_LIMIT}
 _PROPERTIES = {JSON: dict[str, str | int | bool]}
 _FOR = {
-    transactions.OWNER: "whose the transaction is, empty: whoever's; from services, for their clients, with the right operate "
-    "where this one runs alone, else admin"
+    transactions.OWNER: "whose the transaction is, empty: whoever's; from services, for their clients, with the right service"
 }
 _TRANSACTION = {JSON: transactions.StartedTransaction, THRIFT: bytes}
 
@@ -85,11 +84,11 @@ TRANSACTION_ROUTES = (
     Route(
         "GET", TRANSACTIONS + "/unacknowledged", transactions.unacknowledged, "Wait for ended transactions",
         query={"storeId": "whose participants", "wait": "ms to hold an empty answer"},
-        right=Right.OPERATE, waits=True,
+        right=Right.SERVICE, waits=True,
     ),
     Route(
         "POST", TRANSACTIONS + "/unacknowledged", transactions.ask_unacknowledged, "Wait for those that one instance serves",
-        right=Right.OPERATE, waits=True,
+        right=Right.SERVICE, waits=True,
     ),
     Route(
         "GET", TRANSACTION, transactions.show, "Show what became of a transaction", (errors.TransactionNotFound,), query=_FOR,
@@ -112,11 +111,11 @@ TRANSACTION_ROUTES = (
     ),
     Route(
         "POST", TRANSACTION + "/participants", transactions.enlist, "Enlist a participant", (errors.TransactionNotInProgress,),
-        query=_FOR, right=Right.OPERATE,
+        query=_FOR, right=Right.SERVICE,
     ),
     Route(
         "DELETE", PARTICIPANT, transactions.acknowledge, "Say that a participant has acknowledged the end",
-        right=Right.OPERATE,
+        right=Right.SERVICE,
     ),
 )  # fmt: skip
 """The transaction service. Words before write pointers: the router takes the first address that fits."""
@@ -132,15 +131,15 @@ STATUS_ROUTES = (
     Route("GET", "/healthz", status.healthz, "Is the store open and read back", (errors.StorageUnavailable,), right=None),
     Route("GET", "/livez", status.livez, "Does the process answer", right=None),
     Route("GET", "/readyz", status.readyz, "Are requests to be sent here", (errors.StorageUnavailable,), right=None),
-    Route("GET", "/metrics", status.metrics, "Prometheus metrics", gives={"text/plain": str}, right=Right.OPERATE),
+    Route("GET", "/metrics", status.metrics, "Prometheus metrics", gives={"text/plain": str}, right=Right.OBSERVE),
     Route(
         "GET", "/v1/alarms", status.alarms, "Say what is wrong, and what to do",
-        query={"here": "true: only of the instance that is asked"}, reads=True, right=Right.OPERATE,
+        query={"here": "true: only of the instance that is asked"}, reads=True, right=Right.OBSERVE,
     ),
     Route(
         "GET", "/v1/overview", status.overview, "Show how the service is doing, and how it did",
         query={"after": "number of a sample: only those behind it", "wait": "ms to wait for one"},
-        reads=True, right=Right.OPERATE,
+        reads=True, right=Right.OBSERVE,
     ),
 )  # fmt: skip
 """How the process is doing."""
@@ -393,7 +392,7 @@ ROUTES = (
     *_ATOMIC_ROUTES,
     Route(
         "GET", "/v1/cluster", cluster.show, "Show which instances are alive and who serves what", (errors.NotSupported,),
-        query={"after": "leases behind `transactions`, `atomic`, or a `namespace/topic`", **_LIMIT}, right=Right.OPERATE,
+        query={"after": "leases behind `transactions`, `atomic`, or a `namespace/topic`", **_LIMIT}, right=Right.OBSERVE,
     ),
     Route(
         "POST", HAND_OVER, cluster.hand_over, "Have another instance serve a topic", (errors.NotSupported,),

@@ -80,7 +80,7 @@ class _Calls(TransactionCalls):
     _owner: Mapping[str, str] = {}
 
     def of(self, owner: str | None) -> _Calls:
-        """The same calls, about what is ``owner``'s, a client of ours; None: whoever's. Only who may operate there says so."""
+        """The same calls, about what is ``owner``'s, a client of ours; None: whoever's. Only a service says so there."""
         calls = copy(self)
         calls._owner = {"owner": EVERYBODYS if owner is None else owner}
         return calls

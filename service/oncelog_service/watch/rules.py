@@ -369,7 +369,8 @@ def transactions_unreachable(facts: Facts, _: Thresholds) -> Iterator[Alarm]:
             about={"url": where},
             what=f"the transaction service does not answer at {where}: nothing is published in transactions, and topics hold "
             "back what is not decided",
-            mend="Start it, or mend the way to it.",
+            mend="Start it, or mend the way to it. Where it refuses this service, as the log says then, name a token that has "
+            "the grant service there: transactions_token.",
             commands=[f"oncelog doctor --url {shlex.quote(where)}"] if facts.transactions_url else ["oncelog cluster"],
             docs="transactions.md#the-service-alone",
         )

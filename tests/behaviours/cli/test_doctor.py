@@ -114,7 +114,7 @@ def test_who_may_not_ask_is_told_which_right_it_takes() -> None:
         for token in (secret, "wrong"):
             found = doctor(url=service.url, code=11, env={"ONCELOG_TOKEN": token})
             assert found.keys() == {"service_refuses"}
-            assert "operate" in found["service_refuses"]["mend"]
+            assert "observe" in found["service_refuses"]["mend"]
 
 
 @pytest.mark.real

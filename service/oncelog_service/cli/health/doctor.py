@@ -137,8 +137,8 @@ def _refused(client: Api, error: OncelogError) -> Alarm:
         )
     elif isinstance(error, Unauthorized | NotAllowed):
         mend, commands = (
-            "Ask with a token that has the right operate: --token, or ONCELOG_TOKEN.",
-            ["oncelog token create NAME --grant operate"],
+            "Ask with a token that has the right observe: --token, or ONCELOG_TOKEN.",
+            ["oncelog token create NAME --grant observe"],
         )
     elif error.code == "not_found":
         mend = "It is an older one, which does not tell this, or another service: use the command of its version."

@@ -25,7 +25,10 @@ def create(
     session: Session,
     name: Annotated[str, typer.Argument(help="Name of who is to carry it.", show_default=False)],
     grants: Annotated[
-        list[str], typer.Option("--grant", help="As read:orders/*, write:default/load-*:loader-*, manage:*/*, operate, admin.")
+        list[str],
+        typer.Option(
+            "--grant", help="As read:orders/*, write:default/load-*:loader-*, manage:*/*, observe, operate, admin, service."
+        ),
     ],
     expires_in: Annotated[float | None, typer.Option("--expires-in", help="Seconds until it expires; without, never.")] = None,
     store: Store = None,

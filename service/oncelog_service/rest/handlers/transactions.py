@@ -194,7 +194,7 @@ async def states(call: Call, asked: WritePointers) -> dict[str, TransactionState
 async def enlist(call: Call, asked: Participant) -> Enlisted:
     """Note that a participant is about to hold messages under the pointer. `enlisted` false: it was never handed out here."""
     transactions = call.service.transactions
-    owned = await transactions.enlist(pointer_of(call), asked.participant, _by(call, Right.OPERATE))
+    owned = await transactions.enlist(pointer_of(call), asked.participant, _by(call, Right.SERVICE))
     await transactions.synced()  # the participant writes to a store of its own, which knows nothing of this one's order
     return Enlisted(enlisted=owned is not None, owner=None if owned is None else owned.owner)
 
@@ -257,8 +257,7 @@ def _owner(call: Call) -> str | None:
 
 def _named(call: Call) -> str | None:
     owner = call.query[OWNER]
-    # Where it has clients of its own, somebody else's name would be how who operates commits what others began.
-    call.principal.check(Right.OPERATE if call.service.settings.only_transactions else Right.ADMIN)
+    call.principal.check(Right.SERVICE)  # else somebody else's name would be how who operates commits what others began
     if len(owner) > _LONGEST_NAME:
         raise InvalidRequest(f"a principal's name has at most {_LONGEST_NAME} characters, not {len(owner)}")
     return None if owner == EVERYBODYS else owner

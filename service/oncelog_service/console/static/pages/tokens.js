@@ -85,7 +85,7 @@ function make(done, first) {
     fields: [
       { name: "name", label: "Name", required: true, hint: "of who carries it; cert: and a name for a client certificate, jwt: and a subject for a signed token" },
       { name: "grants", label: "Grants", required: true, value: first ? "admin" : "",
-        hint: "with spaces between them: read:orders/* write:default/load-*:loader-* manage:*/* operate admin" },
+        hint: "with spaces between them: read:orders/* write:default/load-*:loader-* manage:*/* observe operate admin service" },
       { name: "days", label: "Days until it expires", hint: "empty: it does not" },
     ],
     run: ({ name, grants, days }) => call("POST", "/v1/tokens", { body: {
