@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
 
 
 class Arrivals:
@@ -12,36 +14,66 @@ class Arrivals:
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._waiting: dict[asyncio.Future[bool], None] | None = None
+        self._waiting: dict[Waiting, None] | None = None
         """Made for who waits: an empty set takes 216 bytes, and of many topics most have nobody waiting."""
 
     def wake(self) -> None:
         """Have all that wait look again."""
-        self._end(True)
+        for each in self._waiting or ():
+            each._note(self)
 
     def dismiss(self) -> None:
         """Have all that wait answer with what there is, which may be nothing: before a stop."""
-        self._end(False)
-
-    def _end(self, more: bool) -> None:
-        waiting, self._waiting = self._waiting, None
-        for arrival in waiting or ():
-            if not arrival.done():
-                arrival.set_result(more)
+        for each in self._waiting or ():
+            each._note(None)
 
     @staticmethod
     async def wait(topics: Iterable[Arrivals], seconds: float) -> bool:
         """Return when one of them wakes, or the time is over. True: who finds nothing may wait on."""
-        topics = list(topics)
-        arrival: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        for topic in topics:
+        with Waiting(topics) as waiting:
+            return bool(await waiting.woken(seconds))
+
+
+class Waiting:
+    """One caller that waits for some topics, from when it is entered: it hears which of them have woken, so that with a thousand
+    of them an arrival in one costs a look at that one."""
+
+    __slots__ = ("_arrival", "_dismissed", "_topics", "_woken")
+
+    def __init__(self, topics: Iterable[Arrivals]) -> None:
+        self._topics = [*topics]
+        self._woken: dict[Arrivals, None] = {}
+        self._dismissed = False
+        self._arrival: asyncio.Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        for topic in self._topics:
             if topic._waiting is None:
                 topic._waiting = {}
-            topic._waiting[arrival] = None
-        try:
-            await asyncio.wait([arrival], timeout=seconds)
-        finally:
-            for topic in topics:
-                if topic._waiting is not None:
-                    topic._waiting.pop(arrival, None)
-        return arrival.done() and arrival.result()
+            topic._waiting[self] = None
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        for topic in self._topics:
+            if topic._waiting is not None:
+                topic._waiting.pop(self, None)
+                if not topic._waiting:
+                    topic._waiting = None
+
+    def _note(self, topic: Arrivals | None) -> None:
+        """``topic``: which has woken; None: nobody is to wait any longer."""
+        if topic is None:
+            self._dismissed = True
+        else:
+            self._woken[topic] = None
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+    async def woken(self, seconds: float) -> list[Arrivals]:
+        """Those that have woken since this was asked before, as soon as there is one. None: the time is over, or nobody is to
+        wait any longer."""
+        if not (self._woken or self._dismissed):
+            self._arrival = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._arrival], timeout=seconds)
+        woken, self._woken = [*self._woken], {}
+        return [] if self._dismissed else woken

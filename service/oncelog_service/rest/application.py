@@ -27,7 +27,7 @@ from oncelog_service.logs import Asking
 from oncelog_service.rest import cdap
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bearer import bearer_of
-from oncelog_service.rest.bodies import json_answer, read_model
+from oncelog_service.rest.bodies import json_in_slices, read_model
 from oncelog_service.rest.docs import docs_answer, openapi_answer
 from oncelog_service.rest.exchange import Admitted, Head, Standing
 from oncelog_service.rest.foreign import Names, check
@@ -188,7 +188,8 @@ class Application:
         else:
             asked = await read_model(call, route.model)
             found = await route.handler(call, asked)
-        return await self._packer.packed(found if isinstance(found, Answer) else json_answer(found), _packings(head))
+        answer = found if isinstance(found, Answer) else await json_in_slices(found)
+        return await self._packer.packed(answer, _packings(head))
 
     def _note(self, route: Route, principal: Principal | None, head: Head, failure: BaseException) -> None:
         """Keeps that something administrative was refused before its handler was asked."""

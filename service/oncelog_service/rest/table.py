@@ -5,7 +5,7 @@ from __future__ import annotations
 from oncelog import errors
 from oncelog.wire.codec import media_types_of
 from oncelog.wire.media import JSON, NDJSON, ONCELOG_AVRO, THRIFT
-from oncelog.wire.models import Backup, Verification
+from oncelog.wire.models import Backup, TopicOffsets, Verification
 from oncelog_service.access.grants import Right
 from oncelog_service.rest.handlers import (
     atomic,
@@ -302,7 +302,7 @@ _MESSAGE_ROUTES = (
     ),
     Route(
         "POST", NAMESPACE + "/offsets", ranges.offsets, "Ask up to where topics are stable, or wait until there is more",
-        (errors.TopicNotFound, errors.TopicDamaged), reads=True,
+        (errors.TopicNotFound, errors.TopicDamaged), gives={JSON: dict[str, TopicOffsets]}, reads=True,
         right=None,
     ),
     Route(

@@ -10,9 +10,10 @@ from oncelog.errors import InvalidRequest, NotServedHere
 from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import AskOffsets, TopicAsked, TopicOffsets
 from oncelog_service.access.grants import Right
-from oncelog_service.log.read.ranges import Ranges, wait_for_more
+from oncelog_service.bounds.slices import slices
+from oncelog_service.log.read.ranges import Ranges, offsets_of, wait_for_more
 from oncelog_service.rest.answer import Answer
-from oncelog_service.rest.bodies import query_int, query_optional_int
+from oncelog_service.rest.bodies import json_in_slices, query_int, query_optional_int
 from oncelog_service.rest.routes import Call
 
 MAX_TOPICS = 1_000
@@ -20,7 +21,10 @@ _WAIT_MS = 2_000
 """The longest wait for another instance at a time."""
 
 
-async def offsets(call: Call, asked: AskOffsets) -> dict[str, TopicOffsets]:
+_CHECKED_AT_ONCE = 100
+
+
+async def offsets(call: Call, asked: AskOffsets) -> Answer:
     """For each topic where its log begins and up to where it is stable: below that nothing changes any more but by expiry.
 
     A transaction that is not decided ends the stable part before its first message. With `after`, the answer waits until one of
@@ -30,7 +34,7 @@ async def offsets(call: Call, asked: AskOffsets) -> dict[str, TopicOffsets]:
     wait = min(asked.wait, call.service.settings.max_wait_ms)
     if len(asked.topics) > MAX_TOPICS:
         raise InvalidRequest(f"at most {MAX_TOPICS} topics can be asked about at once, not {len(asked.topics)}")
-    _check(call, asked)
+    await _check(call, asked)
     found: dict[str, tuple[Ranges, TopicAsked]] = {}
     elsewhere: dict[str, dict[str, TopicAsked]] = {}
     for topic, about in asked.topics.items():
@@ -45,22 +49,29 @@ async def offsets(call: Call, asked: AskOffsets) -> dict[str, TopicOffsets]:
         if elsewhere:
             answer = await _everywhere(call, found, elsewhere, wait)
         else:
-            await wait_for_more(found, wait, call.service.clock)
+            await wait_for_more([*found.values()], wait, call.service.clock)
             answer = await _here(found)
-    _check(call, asked)
-    return answer
+    encoded = await json_in_slices(answer)
+    await _check(call, asked)
+    return encoded
 
 
-def _check(call: Call, asked: AskOffsets) -> None:
+async def _check(call: Call, asked: AskOffsets) -> None:
     """Raises NotAllowed unless who asks may, at this moment, read each of the topics."""
     call.still()
-    for topic in asked.topics:
-        call.check(Right.READ, topic)
+    checked = None
+    while call.principal.grants != checked:  # they may have changed while others had their turn
+        checked = call.principal.grants
+        for topics in slices(asked.topics, _CHECKED_AT_ONCE):
+            for topic in topics:
+                call.check(Right.READ, topic)
+            if len(asked.topics) > _CHECKED_AT_ONCE:
+                await asyncio.sleep(0)
+                call.still()
 
 
 async def _here(found: Mapping[str, tuple[Ranges, TopicAsked]]) -> dict[str, TopicOffsets]:
-    answers = await asyncio.gather(*(ranges.offsets(about) for ranges, about in found.values()))
-    return dict(zip(found, answers, strict=True))
+    return dict(zip(found, await offsets_of([*found.values()]), strict=True))
 
 
 def _is_beyond(offsets: TopicOffsets, after: int | None) -> bool:
@@ -83,7 +94,7 @@ async def _everywhere(
     async def wait_anywhere(wait: int) -> None:
         waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(ask(url, topics, wait)) for url, topics in elsewhere.items()]
         if found:
-            waiting.append(asyncio.ensure_future(wait_for_more(found, wait, clock)))
+            waiting.append(asyncio.ensure_future(wait_for_more([*found.values()], wait, clock)))
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         first = [each for each in waiting if each.done()]
         for each in waiting:
