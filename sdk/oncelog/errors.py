@@ -346,6 +346,7 @@ class KeyInTransaction(OncelogError, status=409):
     )
 
     key: str
+    """Each byte one character; its first 249."""
     write_pointer: int
 
 
@@ -384,7 +385,7 @@ class OffsetMismatch(OncelogError, status=412):
     """An offset, or a message id in hex; None: no message yet."""
     actual: int | str | None
     key: str
-    """Of a key's offset: the key, each byte one character."""
+    """Of a key's offset: the key, each byte one character; its first 249."""
     topic: str
     """`namespace/topic`."""
 

@@ -57,7 +57,7 @@ class MessageId:
     def parse(cls, text: str) -> MessageId:
         """The id with this text form. Raises ValueError unless it is 40 hex digits."""
         if len(text) != 2 * SIZE or not all(digit in "0123456789abcdefABCDEF" for digit in text):
-            raise ValueError(f"the text form of a message id is {2 * SIZE} hex digits, not {text!r}")
+            raise ValueError(f"the text form of a message id is {2 * SIZE} hex digits, not {text[:100]!r}")
         return cls.from_bytes(bytes.fromhex(text))
 
     @property

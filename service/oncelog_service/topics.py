@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from oncelog.errors import (
-    InvalidRequest,
     OncelogError,
     PropertiesChanged,
     StaleMessageId,
@@ -26,7 +25,8 @@ from oncelog.errors import (
     TransactionConflict,
     TransactionsUnavailable,
 )
-from oncelog.wire.models import NAMESPACE_PATTERN, TOPIC_PATTERN, ListedTopic, NamespacePolicies, Topic, TransactionState
+from oncelog.wire.models import ListedTopic, NamespacePolicies, Topic, TransactionState
+from oncelog.wire.names import check_namespace, check_topic
 from oncelog_service.bounds.holding import check_names
 from oncelog_service.bounds.quotas import Rates
 from oncelog_service.bounds.size import MaxBytes, Size
@@ -89,17 +89,10 @@ class _Ends(NamedTuple):
     bytes: int
 
 
-def check_namespace(namespace: str) -> None:
-    """Raises InvalidRequest unless it is `[A-Za-z0-9_]+` of at most 249 characters."""
-    if not NAMESPACE_PATTERN.fullmatch(namespace):
-        raise InvalidRequest(f"a namespace is 1 to 249 of the characters A-Z a-z 0-9 _, not {namespace[:100]!r}")
-
-
 def check_topic_name(namespace: str, topic: str) -> None:
     """Raises InvalidRequest unless both are names."""
     check_namespace(namespace)
-    if not TOPIC_PATTERN.fullmatch(topic) or topic in (".", ".."):
-        raise InvalidRequest(f"a topic is 1 to 249 of the characters A-Z a-z 0-9 _ . -, but not . or .., not {topic[:100]!r}")
+    check_topic(topic)
 
 
 def participant(store_id: str, namespace: str, topic: str, generation: int) -> str:

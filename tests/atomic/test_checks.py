@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from oncelog.errors import InvalidMessageId, InvalidRequest, RequestTooLarge
+from oncelog.wire.codec import decode_commit_request, encode_commit_request
+from oncelog.wire.media import ONCELOG_AVRO
+from oncelog.wire.models import BeginAtomic
 from oncelog.wire.requests import CommitRequest, Part, PublishRequest
 from oncelog_service.atomic.checks import MAX_BRANCHES, MAX_CHUNK, check_begin, check_commit, check_stage
 from oncelog_service.atomic.limits import AtomicLimits
@@ -37,27 +40,39 @@ def test_a_commit_that_makes_sense_is_taken(request_: CommitRequest) -> None:
     check_commit("id", request_, LIMITS)
 
 
-REFUSED: list[tuple[CommitRequest, str]] = [
+NO_NAMES: list[tuple[CommitRequest, str]] = [
     *[(CommitRequest(text), "group") for text in NO_IDS],
     *[(CommitRequest(branches=["a", text]), "branch") for text in NO_IDS],
+    (CommitRequest(producer="a b", sequence_id=0), "producer's name"),
+    (CommitRequest(producer="p", sequence_id=0, incarnation=""), "incarnation is 1 to 249"),
+    (CommitRequest(producer="p", sequence_id=0, incarnation="x" * 250), "incarnation is 1 to 249"),
+    (CommitRequest(checksum="x" * 250), "checksum is 1 to 249"),
+    (CommitRequest(parts=[part(), part("..")]), r"parts\[1\]: a topic is"),
+    (CommitRequest(parts=[part("a b")]), "a topic is"),
+    (CommitRequest(parts=[part(namespace="a-b")]), "a namespace is"),
+    (CommitRequest(parts=[part(producer="a b")]), r"parts\[0\]: a producer's name"),
+]
+
+
+@pytest.mark.parametrize(("request_", "reason"), NO_NAMES, ids=lambda each: str(each)[:80])
+def test_what_is_no_name_is_refused_where_the_commit_is_read(request_: CommitRequest, reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason) as caught:
+        decode_commit_request(ONCELOG_AVRO, encode_commit_request(request_))
+    assert len(caught.value.detail) < 1000
+
+
+REFUSED: list[tuple[CommitRequest, str]] = [
     (CommitRequest(branches=["a", "b", "a"]), "branch a is named twice"),
     (CommitRequest(branches=["id"]), "itself"),
     (CommitRequest(producer="p"), "go together"),
     (CommitRequest(sequence_id=0), "go together"),
-    (CommitRequest(producer="a b", sequence_id=0), "producer's name"),
     (CommitRequest(producer="p", sequence_id=-1), "sequence id is 0 to"),
     (CommitRequest(producer="p", sequence_id=2**63), "sequence id is 0 to"),
     (CommitRequest(incarnation="i"), "name it in producer"),
-    (CommitRequest(producer="p", sequence_id=0, incarnation=""), "incarnation is 1 to 249"),
-    (CommitRequest(producer="p", sequence_id=0, incarnation="x" * 250), "incarnation is 1 to 249"),
-    (CommitRequest(checksum="x" * 250), "checksum is 1 to 249"),
     (CommitRequest(parts=[part(), part("u"), part()]), "two parts are for n/t"),
     (CommitRequest(parts=[part("u"), part(messages=[])]), "the part for n/t: messages is empty"),
     (CommitRequest(parts=[part(write_pointer=5)]), "the part for n/t: .*transactionWritePointer"),
     (CommitRequest(parts=[part(write_pointer=5, messages=[])]), "transactionWritePointer"),
-    (CommitRequest(parts=[part("..")]), "the part for n/[.][.]: a topic is"),
-    (CommitRequest(parts=[part("a b")]), "a topic is"),
-    (CommitRequest(parts=[part(namespace="a-b")]), "a namespace is"),
     (CommitRequest(parts=[part(sequence_ids=[0])]), "the part for n/t: sequenceIds"),
     (CommitRequest(parts=[part(producer="p")]), "sequenceIds is missing"),
     (CommitRequest(parts=[part(ttls=[0])]), "ttl"),
@@ -92,25 +107,25 @@ def test_a_message_id_in_a_part_that_is_none_is_said_to_be_that() -> None:
         check_commit("id", CommitRequest(parts=[part(expected_last_message_id=b"x")]), LIMITS)
 
 
-@pytest.mark.parametrize("id_", NO_IDS)
-def test_a_transaction_has_an_id_that_is_one(id_: str) -> None:
-    with pytest.raises(InvalidRequest, match="the id of a transaction"):
-        check_commit(id_, CommitRequest(), LIMITS)
-
-
 def test_a_begin_that_makes_sense_is_taken() -> None:
-    check_begin(None, "g", None, None, LIMITS)
-    check_begin("a.b:c@d=e-f_1", "g", 10, "other", LIMITS)
+    BeginAtomic(group="g")
+    BeginAtomic(id="a.b:c@d=e-f_1", group="g", of="other")
+    check_begin(None, None, None, LIMITS)
+    check_begin("a", 10, "other", LIMITS)
+
+
+@pytest.mark.parametrize("text", NO_IDS)
+@pytest.mark.parametrize("field", ["id", "group", "of"])
+def test_a_begin_whose_names_are_none_is_refused_where_it_is_read(field: str, text: str) -> None:
+    with pytest.raises(InvalidRequest, match="the name of a group" if field == "group" else "the id of a transaction"):
+        BeginAtomic.model_validate({"group": "g", field: text})
 
 
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        *[((id_, "g", None, None), "the id of a transaction") for id_ in NO_IDS],
-        *[((None, id_, None, None), "the name of a group") for id_ in NO_IDS],
-        *[((None, "g", None, id_), "of: the id of a transaction") for id_ in NO_IDS],
-        *[((None, "g", timeout_ms, None), "timeoutMs is 1 to 10") for timeout_ms in (0, -1, 11)],
-        (("a", "g", None, "a"), "itself"),
+        *[((None, timeout_ms, None), "timeoutMs is 1 to 10") for timeout_ms in (0, -1, 11)],
+        (("a", None, "a"), "itself"),
     ],
 )
 def test_a_begin_that_makes_no_sense_is_refused(asked: tuple[Any, ...], reason: str) -> None:

@@ -31,7 +31,8 @@ from oncelog.transactions.enlisted_producers import EnlistedProducers
 from oncelog.transactions.twins import PRODUCERS, AnyProducer, turn_of
 from oncelog.values.outgoing import CARRIES, Outgoing, carrying, outgoing
 from oncelog.wire.media import DEFAULT_NAMESPACE
-from oncelog.wire.models import ATOMIC_ID_PATTERN, AtomicOutcome
+from oncelog.wire.models import AtomicOutcome
+from oncelog.wire.names import ATOMIC_ID_PATTERN
 from oncelog.wire.requests import CommitRequest
 
 State = Literal["in_progress", "staged", "committed", "refused", "aborted", "in_doubt"]

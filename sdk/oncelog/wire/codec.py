@@ -32,6 +32,7 @@ from oncelog.wire.avro_parts import (
 from oncelog.wire.avro_strict import MAX_ITEMS, NotAvro, Reader, TooManyItems, compile_reader, read_whole
 from oncelog.wire.json_encoding import JsonMismatch, from_json, holds_more_values, to_json
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, essence
+from oncelog.wire.names import check_atomic_id, check_group, check_namespace, check_producer, check_short, check_topic
 from oncelog.wire.pages import read_page
 from oncelog.wire.requests import (
     STORED,
@@ -210,8 +211,8 @@ _COLUMNS = ("sequenceIds", "keys", "properties", "ttls")
 
 
 def decode_publish_request(content_type: str, body: bytes, items: int = MAX_ITEMS) -> PublishRequest:
-    """A publish body. The columns' lengths agree and an expected message id has its 20 bytes (in JSON, its 40 hex digits do too);
-    nothing else about the values is checked yet.
+    """A publish body. The columns' lengths agree, a producer's name is one, and an expected message id has its 20 bytes (in JSON,
+    its 40 hex digits do too); nothing else about the values is checked yet.
 
     Raises:
         UnsupportedMediaType: another content type.
@@ -230,6 +231,8 @@ def _publish_request(record: dict[str, Any], media: str, where: str) -> PublishR
         if column is not None and len(column) != len(payloads):
             raise InvalidRequest(f"{where}{name} has {len(column)} entries for {len(payloads)} messages")
     request = _made_of(PublishRequest, record, _PUBLISH)
+    if request.producer is not None:
+        check_producer(request.producer)
     if request.expected_last_message_id is not None:
         name = f"{where}expectedLastMessageId"
         request.expected_last_message_id = _message_id(request.expected_last_message_id, media, name)
@@ -352,7 +355,7 @@ def _row_id(record: Any, which: str) -> tuple[int, int]:
 
 
 def decode_commit_request(content_type: str, body: bytes, items: int = MAX_ITEMS) -> CommitRequest:
-    """The body of an atomic commit: :data:`~oncelog.wire.media.ONCELOG_AVRO` or JSON. Of each part, what
+    """The body of an atomic commit: :data:`~oncelog.wire.media.ONCELOG_AVRO` or JSON. Its names are names; of each part, what
     :func:`decode_publish_request` says holds.
 
     Raises:
@@ -361,12 +364,26 @@ def decode_commit_request(content_type: str, body: bytes, items: int = MAX_ITEMS
     """
     record = decode("CommitRequest", content_type, body, items)
     media = essence(content_type)
-    record["branches"] = tuple(record["branches"])
-    record["parts"] = [
-        Part(part["namespace"], part["topic"], _publish_request(part["request"], media, f"parts[{index}]: "))
-        for index, part in enumerate(record["parts"])
-    ]
+    if record["group"] is not None:
+        check_group(record["group"])
+    if record["producer"] is not None:
+        check_producer(record["producer"])
+    for name in ("incarnation", "checksum"):
+        if record[name] is not None:
+            check_short(record[name], name)
+    record["branches"] = tuple(check_atomic_id(branch, "the id of a branch") for branch in record["branches"])
+    record["parts"] = [_part(part, media, index) for index, part in enumerate(record["parts"])]
     return _made_of(CommitRequest, record, _COMMIT)
+
+
+def _part(part: dict[str, Any], media: str, index: int) -> Part:
+    where = f"parts[{index}]: "
+    try:
+        namespace, topic = check_namespace(part["namespace"]), check_topic(part["topic"])
+        return Part(namespace, topic, _publish_request(part["request"], media, where))
+    except InvalidRequest as error:
+        said = error.detail if error.detail.startswith(where) else where + error.detail
+        raise type(error)(said) from error
 
 
 def encode_commit_request(request: CommitRequest) -> bytes:

@@ -5,21 +5,25 @@ Never per message. Field names are camelCase on the wire, as in the TMS page, an
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
 from pydantic.alias_generators import to_camel
 
 from oncelog.message_id import MessageId
+from oncelog.wire.names import check_atomic_id, check_group, check_participant, check_producer, check_subscription, check_topic
 
 MAX_QUOTA = 10**12
 """Messages, or bytes, a second."""
 
-NAMESPACE_PATTERN = re.compile(r"[A-Za-z0-9_]{1,249}", re.ASCII)
-TOPIC_PATTERN = re.compile(r"[A-Za-z0-9_.-]{1,249}", re.ASCII)
-SUBSCRIPTION_PATTERN = TOPIC_PATTERN
-PRODUCER_PATTERN = re.compile(r"[A-Za-z0-9_.:@=-]{1,249}", re.ASCII)
+TopicName = Annotated[str, AfterValidator(check_topic)]
+ProducerName = Annotated[str, AfterValidator(check_producer)]
+SubscriptionName = Annotated[str, AfterValidator(check_subscription)]
+GroupName = Annotated[str, AfterValidator(check_group)]
+AtomicId = Annotated[str, AfterValidator(check_atomic_id)]
+ParticipantName = Annotated[str, AfterValidator(check_participant)]
+InstanceId = Annotated[str, Field(max_length=100)]
+"""Of a store, or of an instance of the service."""
 
 Gaps = Literal["allow", "refuse"]
 
@@ -114,7 +118,7 @@ class ListedTopic(Resource):
 class OpenProducer(Request):
     """A request that opens a producer. ``name`` null: the service assigns one."""
 
-    name: str | None = None
+    name: ProducerName | None = None
     nonce: str = Field(min_length=1, max_length=100)
     """Drawn by the client; a repeated open with the same nonce answers the same epoch and fences nobody."""
     gaps: Gaps = "allow"
@@ -163,7 +167,7 @@ class StartPosition(Request):
 class OpenSubscription(Request):
     """A request that opens a subscription for a consumer."""
 
-    name: str
+    name: SubscriptionName
     nonce: str = Field(min_length=1, max_length=100)
     """Drawn by the consumer; a repeated open with the same nonce answers the same epoch and fences nobody."""
     start: StartPosition = StartPosition(at="earliest")
@@ -386,17 +390,17 @@ class Settlement(Resource):
 class AskUnacknowledged(Request):
     """Which participants of ended transactions an instance of the service wants to be told of."""
 
-    store_id: str = Field(min_length=1)
+    store_id: str = Field(min_length=1, max_length=100)
     """Of this store."""
     wait: int = Field(default=0, ge=0)
     """Milliseconds to hold an empty answer."""
-    member: str | None = None
+    member: InstanceId | None = None
     """The id of the instance that asks among those that share the store; null: all participants of the store."""
-    alive: list[str] = Field(default_factory=list)
+    alive: list[InstanceId] = Field(default_factory=list)
     """The ids of all of them: a topic belongs to one of them, by its name."""
-    also: list[str] = Field(default_factory=list)
+    also: list[ParticipantName] = Field(default_factory=list)
     """Participants that the instance serves although they belong elsewhere."""
-    without: list[str] = Field(default_factory=list)
+    without: list[ParticipantName] = Field(default_factory=list)
     """Participants that it does not want now."""
 
 
@@ -537,7 +541,7 @@ class TopicAsked(Request):
 class AskOffsets(Request):
     """Topics of a namespace, by name, and how many milliseconds to wait for something new on one of them."""
 
-    topics: dict[str, TopicAsked]
+    topics: dict[TopicName, TopicAsked]
     wait: int = Field(default=0, ge=0)
 
 
@@ -616,20 +620,18 @@ class Cluster(Resource):
 # --- atomic commits -----------------------------------------------------------------------------------------------------
 
 AtomicState = Literal["in_progress", "committed", "duplicate", "aborted"]
-ATOMIC_ID_PATTERN = re.compile(r"[A-Za-z0-9_.:@=-]{1,249}", re.ASCII)
-"""Ids of atomic commits, and names of groups."""
 
 
 class BeginAtomic(Request):
     """A request that begins an atomic commit, or a branch of one."""
 
-    id: str | None = None
+    id: AtomicId | None = None
     """Chosen by the client, so that a repeated begin begins nothing twice; null: the service assigns one."""
-    group: str
+    group: GroupName
     """Transactions of one group appear in the same order on all topics."""
     timeout_ms: int | None = Field(default=None, gt=0)
     """It is aborted when it is not committed by then."""
-    of: str | None = None
+    of: AtomicId | None = None
     """Of a branch: the id of the transaction whose commit may name it; that one need not have begun."""
 
 

@@ -3,46 +3,25 @@
 from __future__ import annotations
 
 from oncelog.errors import InvalidRequest, RequestTooLarge
-from oncelog.wire.models import ATOMIC_ID_PATTERN
 from oncelog.wire.requests import CommitRequest, Part, PublishRequest
 from oncelog_dedup import MAX_SEQUENCE_ID
 from oncelog_service.atomic.limits import AtomicLimits
-from oncelog_service.log.checks import check_producer_name, check_publish
-from oncelog_service.topics import check_topic_name
+from oncelog_service.log.checks import check_publish
 
 MAX_CHUNK = 2**31 - 1
 MAX_BRANCHES = 10_000
 """One for each process of the largest jobs; a commit holds all of them at once."""
-MAX_TEXT = 249
-"""Characters of an incarnation and of a checksum. They are kept for ever; as long as any name."""
-
-
-def check_id(text: str, what: str = "the id of a transaction") -> None:
-    """Raises InvalidRequest."""
-    if not ATOMIC_ID_PATTERN.fullmatch(text) or text in (".", ".."):  # which clients take out of an address
-        raise InvalidRequest(f"{what} is 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, but not . or .., not {text[:100]!r}")
-
-
-def check_group(name: str) -> None:
-    """Raises InvalidRequest."""
-    check_id(name, "the name of a group")
 
 
 def check_begin(
     id: str | None,  # noqa: A002  # the field's word
-    group: str,
     timeout_ms: int | None,
     of: str | None,
     limits: AtomicLimits,
 ) -> None:
     """Raises InvalidRequest."""
-    check_group(group)
-    if id is not None:
-        check_id(id)
-    if of is not None:
-        check_id(of, "of: the id of a transaction")
-        if of == id:
-            raise InvalidRequest(f"transaction {id} cannot be a branch of itself")
+    if of is not None and of == id:
+        raise InvalidRequest(f"transaction {id} cannot be a branch of itself")
     if timeout_ms is not None and not 0 < timeout_ms <= limits.max_timeout_ms:
         raise InvalidRequest(f"timeoutMs is 1 to {limits.max_timeout_ms}, not {timeout_ms}")
 
@@ -56,9 +35,6 @@ def check_stage(chunk: int, request: PublishRequest, limits: AtomicLimits) -> No
 
 def check_commit(id: str, request: CommitRequest, limits: AtomicLimits) -> None:  # noqa: A002  # the field's word
     """Raises InvalidRequest, InvalidMessageId or RequestTooLarge."""
-    check_id(id)
-    if request.group is not None:
-        check_group(request.group)
     _check_numbered(request)
     _check_branches(id, request)
     messages = sum(len(part.request.payloads) for part in request.parts)
@@ -78,15 +54,10 @@ def _check_numbered(request: CommitRequest) -> None:
     producer, sequence_id = request.producer, request.sequence_id
     if (producer is None) != (sequence_id is None):
         raise InvalidRequest("producer and sequenceId go together: a commit has both or neither")
-    if producer is not None:
-        check_producer_name(producer)
     if sequence_id is not None and not 0 <= sequence_id <= MAX_SEQUENCE_ID:
         raise InvalidRequest(f"a sequence id is 0 to {MAX_SEQUENCE_ID}, not {sequence_id}")
     if request.incarnation is not None and producer is None:
         raise InvalidRequest("an incarnation is that of a producer; name it in producer")
-    for name, text in (("incarnation", request.incarnation), ("checksum", request.checksum)):
-        if text is not None and not 1 <= len(text) <= MAX_TEXT:
-            raise InvalidRequest(f"{name} is 1 to {MAX_TEXT} characters, not {len(text)}")
 
 
 def _check_branches(id: str, request: CommitRequest) -> None:  # noqa: A002  # the field's word
@@ -95,7 +66,6 @@ def _check_branches(id: str, request: CommitRequest) -> None:  # noqa: A002  # t
         raise RequestTooLarge(f"{len(branches)} branches in one commit; {MAX_BRANCHES} are the most", limit=MAX_BRANCHES)
     named: set[str] = set()
     for branch in branches:
-        check_id(branch, "the id of a branch")
         if branch == id:
             raise InvalidRequest(
                 f"transaction {id} cannot be a branch of itself; what it has staged is committed without being named"
@@ -107,10 +77,9 @@ def _check_branches(id: str, request: CommitRequest) -> None:  # noqa: A002  # t
 
 def _check_part(part: Part, limits: AtomicLimits) -> None:
     try:
-        check_topic_name(part.namespace, part.topic)
         _check_messages(part.request, limits)
     except InvalidRequest as error:
-        raise type(error)(f"the part for {part.namespace[:250]}/{part.topic[:250]}: {error.detail}") from error
+        raise type(error)(f"the part for {part.namespace}/{part.topic}: {error.detail}") from error
 
 
 def _check_messages(request: PublishRequest, limits: AtomicLimits) -> None:

@@ -108,7 +108,7 @@ class AtomicCommits:
             InvalidRequest; TransactionExists: it was begun differently; TransactionNotInProgress: the one it is for has ended.
             QuotaExceeded: its principal has as many in progress as one may. DiskFull.
         """
-        check_begin(id, group, timeout_ms, of, self._limits)
+        check_begin(id, timeout_ms, of, self._limits)
         if id is None:
             await self._check_parent(of, group, principal)
             begun, written = self._begin_now(None, group, timeout_ms, of, principal.owner)

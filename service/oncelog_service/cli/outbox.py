@@ -15,7 +15,7 @@ import typer
 from rich.progress import Progress
 
 from oncelog.errors import OncelogError
-from oncelog.wire.models import PRODUCER_PATTERN
+from oncelog.wire.names import PRODUCER_PATTERN
 from oncelog_service.cli.frame.codes import ERROR
 from oncelog_service.cli.frame.lazy import noun
 from oncelog_service.cli.output import progress_bar

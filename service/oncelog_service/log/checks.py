@@ -10,7 +10,7 @@ from oncelog.errors import InvalidMessageId, InvalidRequest, RequestTooLarge
 from oncelog.message_id import SIZE
 from oncelog.wire.erasure import ERASED, check_mark
 from oncelog.wire.isolation import COMMITTED, UNCOMMITTED
-from oncelog.wire.models import PRODUCER_PATTERN, SUBSCRIPTION_PATTERN, Acknowledge, StartPosition
+from oncelog.wire.models import Acknowledge, StartPosition
 from oncelog.wire.requests import ConsumeRequest, PublishRequest
 from oncelog_dedup import MAX_SEQUENCE_ID
 
@@ -32,7 +32,6 @@ def check_publish(request: PublishRequest, max_messages: int) -> None:
     if request.producer is None:
         _check_unnamed(request)
     else:
-        check_producer_name(request.producer)
         check_sequence_ids(request.sequence_ids)
     if request.ttls is not None and any(ttl is not None and ttl <= 0 for ttl in request.ttls):
         raise InvalidRequest("a ttl is a number of seconds greater than 0")
@@ -78,9 +77,7 @@ def _check_publish_stored(request: PublishRequest) -> None:
         raise InvalidRequest(
             "messages is empty: there is nothing to publish, nor a write pointer whose stored messages to publish"
         )
-    if request.producer is not None:
-        check_producer_name(request.producer)
-    elif request.epoch is not None:
+    if request.producer is None and request.epoch is not None:
         raise InvalidRequest("sequenceIds and epoch belong to a producer; name it in producer")
 
 
@@ -99,14 +96,6 @@ def check_write_pointer(pointer: int) -> None:
     """Raises InvalidRequest: pointers that are not positive turned visible elsewhere when they were negated."""
     if pointer <= 0:
         raise InvalidRequest(f"a write pointer is greater than 0, not {pointer}")
-
-
-def check_producer_name(name: str) -> None:
-    """Raises InvalidRequest."""
-    if not PRODUCER_PATTERN.fullmatch(name) or name in (".", ".."):  # no address would lead to those
-        raise InvalidRequest(
-            f"a producer's name is 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, but not . or .., not {name[:100]!r}"
-        )
 
 
 def check_sequence_ids(sequence_ids: Sequence[int] | None) -> None:
@@ -139,14 +128,6 @@ def check_consume(request: ConsumeRequest) -> None:
         raise InvalidRequest("isolation and transaction exclude each other: a transaction says itself what it sees")
     if isinstance(request.start_from, int) and request.start_from < 0:
         raise InvalidRequest(f"startFrom as a timestamp is ms since 1970, 0 or more, not {request.start_from}")
-
-
-def check_subscription_name(name: str) -> None:
-    """Raises InvalidRequest."""
-    if not SUBSCRIPTION_PATTERN.fullmatch(name) or name in (".", ".."):
-        raise InvalidRequest(
-            f"a subscription is 1 to 249 of the characters A-Z a-z 0-9 _ . -, but not . or .., not {name[:100]!r}"
-        )
 
 
 def check_start(place: StartPosition) -> None:

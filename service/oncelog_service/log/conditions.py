@@ -15,6 +15,9 @@ OFFSET = "offset"
 LAST_MESSAGE_ID = "last_message_id"
 KEY_OFFSET = "key_offset"
 
+KEY_SHOWN = 249
+"""Characters of a key that its refusal repeats: keys have no limit."""
+
 NO_MESSAGE = bytes(20)
 """Expected as the last message id: nothing was ever published."""
 
@@ -96,12 +99,12 @@ def _keys(request: PublishRequest, state: TopicState, repeated: Repeated) -> Mis
     for key, offset in (request.expected_key_offsets or {}).items():
         pointer = None if held_by is nobody else held_by(key)
         if pointer is not None:
-            return LockedKey(key, pointer)
+            return LockedKey(key[:KEY_SHOWN], pointer)
         actual = state.newest(key)
         expected = repeated.key_offsets.get(key, offset)
         unknown = expected is None and key in repeated.key_offsets
         if actual != expected or unknown:
-            return Mismatch(KEY_OFFSET, offset if unknown else expected, actual, key)
+            return Mismatch(KEY_OFFSET, offset if unknown else expected, actual, key[:KEY_SHOWN])
     return None
 
 

@@ -20,6 +20,7 @@ from oncelog.errors import (
     Unauthorized,
 )
 from oncelog.http.transport import READ_SECONDS
+from oncelog.wire.names import IN_ADDRESSES
 from oncelog_service.access.audit import NOTHING, Asked
 from oncelog_service.access.grants import EVERYBODY, Principal
 from oncelog_service.clock import of_clients
@@ -102,6 +103,7 @@ class Application:
             check(head.method, head.headers, self._names)
             principal = self._principal_of(head)
             (route, times), path = self._address_of(head)
+            check_names(path)  # before they are keys of what is remembered of principals
             route.check(principal, path)
         except OncelogError as refused:
             found = None
@@ -124,13 +126,14 @@ class Application:
 
     def _address_of(self, head: Head) -> tuple[_Address, dict[str, str]]:
         """The address that a head names, and the names in it. Raises NotFound, MethodNotAllowed."""
+        shown = head.path[:100]
         for pattern, methods in self._addresses:
             if found := pattern.fullmatch(head.path):
                 address = methods.get("GET" if head.method == "HEAD" else head.method)
                 if address is None:
-                    raise MethodNotAllowed(f"{head.path} takes {', '.join(methods)}, not {head.method}", allowed=list(methods))
+                    raise MethodNotAllowed(f"{shown} takes {', '.join(methods)}, not {head.method}", allowed=list(methods))
                 return address, found.groupdict()
-        raise NotFound(f"there is nothing at {head.path[:200]}; /docs lists what there is")
+        raise NotFound(f"there is nothing at {shown}; /docs lists what there is")
 
     def _judged_again(self, route: Route, path: dict[str, str], head: Head) -> Principal:
         """Who asks, if that one may still. Raises Unauthorized, NotAllowed."""
@@ -249,6 +252,12 @@ def _is_told(route: Route, found: Answer) -> bool:
 def _said(found: tuple[_Address, dict[str, str]] | None) -> tuple[str | None, dict[str, str]]:
     """Returns the address as it stands in the table, and the names in it."""
     return (None, {}) if found is None else (found[0].route.path, found[1])
+
+
+def check_names(path: Mapping[str, str]) -> None:
+    """Raises InvalidRequest unless each is a name of its kind."""
+    for kind, text in path.items():
+        IN_ADDRESSES[kind](text)
 
 
 def _pattern(path: str) -> re.Pattern[str]:

@@ -42,6 +42,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _MAX_PROBLEMS = 1_000
+_SAID, _NAMED, _DEEP = 300, 50, 5
+"""Characters of what is wrong with a value, and of each name on the way to it, and how many of these are said."""
 MAX_LISTED = 2_000
 """In one page of a list: 20 ms."""
 _LISTED = 1_000
@@ -130,7 +132,12 @@ def _problems(error: ValidationError) -> str:
     """Names the first ones; of very many none, since pydantic would make all of them without letting others have a turn."""
     if error.error_count() > _MAX_PROBLEMS:
         return f"{error.error_count()} of its values are wrong, too many to name one"
-    return "; ".join(f"{'.'.join(map(str, problem['loc'])) or 'the body'}: {problem['msg']}" for problem in error.errors()[:5])
+    return "; ".join(f"{_place(problem['loc'])}: {problem['msg'][:_SAID]}" for problem in error.errors()[:5])
+
+
+def _place(names: tuple[int | str, ...]) -> str:
+    """Where in the body it is: a client chooses the names of what no model has."""
+    return ".".join(str(name)[:_NAMED] for name in names[:_DEEP]) or "the body"
 
 
 def query_int(call: Call, name: str, default: int | None = None) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from oncelog.spark.connection import Connection
 from oncelog.spark.options import SHARED, boolean, choice, connection, lower_cased, one_of, refuse_unknown, whole_number
 from oncelog.spark.reading.offsets import EARLIEST, LATEST, AtOffsets, AtTime, AtTimes, Edge
-from oncelog.wire.models import SUBSCRIPTION_PATTERN
+from oncelog.wire.names import SUBSCRIPTION_PATTERN
 
 KNOWN = (
     *SHARED,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from oncelog.producing.cutting import REQUEST
 from oncelog.spark.connection import Connection
 from oncelog.spark.options import SHARED, boolean, choice, connection, lower_cased, refuse_unknown, whole_number
-from oncelog.wire.models import ATOMIC_ID_PATTERN, PRODUCER_PATTERN
+from oncelog.wire.names import ATOMIC_ID_PATTERN, PRODUCER_PATTERN
 
 GROUP = "spark"
 STAGING_SECONDS = 3_600.0

@@ -19,7 +19,7 @@ from oncelog.process.tracing import switch
 from oncelog.sql.table import NAME_LIMIT, TableOnDemand, Working, create_missing, now_ms
 from oncelog.values.outgoing import CARRIES, Outgoing, carrying, checked_extras, encode_value, size_of
 from oncelog.wire.media import DEFAULT_NAMESPACE
-from oncelog.wire.models import NAMESPACE_PATTERN, PRODUCER_PATTERN, TOPIC_PATTERN
+from oncelog.wire.names import NAMESPACE_PATTERN, PRODUCER_PATTERN, TOPIC_PATTERN
 
 _LARGE = 1 << 24
 """From this length on MySQL's BLOB and TEXT hold more than 64 KiB; others have one type for all lengths."""

@@ -52,7 +52,7 @@ def add(
     as_json: Json = False,
 ) -> None:
     """Keep a service under a name, in a file that only you can read."""
-    from oncelog.wire.models import NAMESPACE_PATTERN  # which builds them all
+    from oncelog.wire.names import NAMESPACE_PATTERN  # which builds them all
 
     secret = _line() if token == "-" else token
     with _sentences():

@@ -17,7 +17,7 @@ from oncelog.message_id import MessageId
 from oncelog.wire.models import Gaps, OpenedProducer, Producer, Why
 from oncelog_dedup import MAX_SEQUENCE_ID, LastEntry
 from oncelog_service.log.append.history import MOST_RECENT, walk
-from oncelog_service.log.checks import check_producer_name, first_gap
+from oncelog_service.log.checks import first_gap
 from oncelog_service.log.names.assigned import counted_from, has_ended, is_assigned, new_name
 from oncelog_service.log.names.epochs import begun_by, remembering
 from oncelog_service.log.open_topic import OpenTopic
@@ -111,7 +111,6 @@ class Producers:
         )
 
     async def _row_to_open(self, name: str, nonce: str) -> ProducerRow:
-        check_producer_name(name)
         if await self._generations.opened_before(ProducerRow, name, nonce):
             raise self._generations.producer_fenced(name, None, self._epoch(name))
         await self.check_epoch(name, None)
@@ -286,7 +285,6 @@ class Producers:
 
         Raises InvalidRequest, ProducerEnded.
         """
-        check_producer_name(name)
         await self.check_epoch(name, None)
         if not 0 <= sequence_id <= MAX_SEQUENCE_ID:
             raise InvalidRequest(f"sequence ids are 0 to {MAX_SEQUENCE_ID}, not {sequence_id}")

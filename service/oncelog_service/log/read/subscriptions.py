@@ -37,7 +37,7 @@ from oncelog.wire.models import (
 )
 from oncelog.wire.transaction import SETTLED
 from oncelog_service.log.arrivals import Arrivals
-from oncelog_service.log.checks import check_acknowledge, check_start, check_subscription_name
+from oncelog_service.log.checks import check_acknowledge, check_start
 from oncelog_service.log.names.epochs import begun_by, remembering
 from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.read.pages import Encoding, Page
@@ -104,7 +104,6 @@ class Subscriptions:
                 at that place. ConsumerFenced: the subscription was deleted, or the topic was and made anew, since this was asked
                 first.
         """
-        check_subscription_name(asked.name)
         check_start(asked.start)
         if await self._generations.opened_before(SubscriptionRow, asked.name, asked.nonce):
             raise self._generations.consumer_fenced(asked.name, None, None)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from oncelog.errors import InvalidRequest
 from oncelog.wire.codec import decode_commit_request, decode_publish_request
 from oncelog.wire.models import AtomicOutcome, BeginAtomic, GroupProducer
+from oncelog.wire.names import check_atomic_id, check_group
 from oncelog.wire.requests import CommitRequest
 from oncelog_service.access.owners import may_touch
-from oncelog_service.atomic.checks import MAX_CHUNK, check_group, check_id
-from oncelog_service.log.checks import check_producer_name
+from oncelog_service.atomic.checks import MAX_CHUNK
 from oncelog_service.rest.bodies import decoded, query_limit
 from oncelog_service.rest.handlers.transactions import of_another
 from oncelog_service.rest.routes import Call
@@ -39,7 +39,7 @@ async def stage(call: Call) -> None:
         call.principal.check_producer(namespace, topic, request.producer)
         atomic = call.service.atomic
         call.count(request)
-        await atomic.stage(_id(call), namespace, topic, chunk, request, call.principal, call.may_write)
+        await atomic.stage(call.path["transaction"], namespace, topic, chunk, request, call.principal, call.may_write)
 
 
 async def commit(call: Call) -> AtomicOutcome:
@@ -71,18 +71,18 @@ async def _committed(call: Call, request: CommitRequest) -> AtomicOutcome:
         call.principal.check_producer(part.namespace, part.topic, part.request.producer)
     atomic = call.service.atomic
     call.count(*(part.request for part in request.parts))
-    return _ended(call, await atomic.commit(_id(call), request, call.principal, call.may_write))
+    return _ended(call, await atomic.commit(call.path["transaction"], request, call.principal, call.may_write))
 
 
 async def abort(call: Call) -> AtomicOutcome:
     """Drop everything that is staged; none of it will ever be seen. Idempotent."""
     with of_another(call):
-        return _ended(call, await call.service.atomic.abort(_id(call), call.principal))
+        return _ended(call, await call.service.atomic.abort(call.path["transaction"], call.principal))
 
 
 async def show(call: Call) -> AtomicOutcome:
     """What became of a transaction: `in_progress`, `committed`, `duplicate` or `aborted`. What is answered is durable."""
-    return _told(call, await call.service.atomic.show(_id(call), call.principal))
+    return _told(call, await call.service.atomic.show(call.path["transaction"], call.principal))
 
 
 async def list_(call: Call) -> Sequence[AtomicOutcome]:
@@ -94,7 +94,7 @@ async def list_(call: Call) -> Sequence[AtomicOutcome]:
     if group is not None:
         check_group(group)
     if after is not None:
-        check_id(after, "after: the id of a transaction")
+        check_atomic_id(after, "after: the id of a transaction")
     return [_told(call, each) for each in await call.service.atomic.list(group, after, limit, call.principal)]
 
 
@@ -127,12 +127,6 @@ def _told(call: Call, outcome: AtomicOutcome) -> AtomicOutcome:
     return outcome.model_copy(update={"topics": raised_})
 
 
-def _id(call: Call) -> str:
-    """The transaction in the address. Raises InvalidRequest."""
-    check_id(call.path["transaction"])
-    return call.path["transaction"]
-
-
 def _chunk(call: Call) -> int:
     """The chunk's number in the address. Raises InvalidRequest."""
     text = call.path["chunk"]
@@ -142,8 +136,5 @@ def _chunk(call: Call) -> int:
 
 
 def _producer(call: Call) -> tuple[str, str]:
-    """Group and producer in the address. Raises InvalidRequest."""
-    group, name = call.path["group"], call.path["producer"]
-    check_group(group)
-    check_producer_name(name)
-    return group, name
+    """Group and producer in the address."""
+    return call.path["group"], call.path["producer"]

@@ -19,8 +19,8 @@ from oncelog.wire.models import (
     Subscription,
     SubscriptionOnTopic,
 )
+from oncelog.wire.names import check_subscription
 from oncelog_service.access.grants import Right
-from oncelog_service.log.checks import check_subscription_name
 from oncelog_service.log.read.subscriptions import Subscriptions
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import query_limit, query_optional_int
@@ -78,7 +78,7 @@ def _behind(after: str) -> tuple[TopicName, str]:
     namespace, _, rest = after.partition("/")
     topic, _, name = rest.partition("/")
     check_topic_name(namespace, topic)
-    check_subscription_name(name)
+    check_subscription(name)
     return (namespace, topic), name
 
 

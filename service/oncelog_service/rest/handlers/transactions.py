@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
 
 from oncelog.errors import InvalidRequest, NotAllowed, RequestTooLarge
 from oncelog.wire.media import THRIFT, essence
@@ -16,6 +15,7 @@ from oncelog.wire.models import (
     CanCommit,
     Changes,
     Enlisted,
+    ParticipantName,
     PruneInvalid,
     Resource,
     Settlement,
@@ -34,7 +34,6 @@ from oncelog_service.transactions.wanted import EVERYTHING, Wanted
 
 MAX_POINTERS = 10_000
 """Pointers of one call."""
-PARTICIPANT_PATTERN = re.compile(r"[0-9A-Za-z-]{1,64}:[!-~]{1,600}", re.ASCII)
 _LARGEST = 2**63 - 1
 _LONGEST_NAME = 1_000
 OWNER = "owner"
@@ -55,7 +54,7 @@ class Participant(Resource):
 
     model_config = ConfigDict(extra="forbid")
 
-    participant: str = Field(pattern=f"^{PARTICIPANT_PATTERN.pattern}$")
+    participant: ParticipantName
     """``<store id>:<namespace>/<topic>/<generation>``."""
 
 
@@ -201,10 +200,7 @@ async def enlist(call: Call, asked: Participant) -> Enlisted:
 
 async def acknowledge(call: Call) -> None:
     """The participant has dealt with the end of the transaction. Idempotent."""
-    pointer, participant = pointer_of(call), call.path["participant"]
-    if not PARTICIPANT_PATTERN.fullmatch(participant):
-        raise InvalidRequest(f"that is no participant: {participant[:50]!r}")
-    await call.service.transactions.acknowledge(pointer, participant)
+    await call.service.transactions.acknowledge(pointer_of(call), call.path["participant"])
 
 
 async def unacknowledged(call: Call) -> Sequence[Settlement]:
