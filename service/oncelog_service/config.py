@@ -166,8 +166,17 @@ class Settings(HasOrigins):
     max_principal_bytes_per_second: int | None = Field(default=None, ge=1)
     """… and bytes of payloads, keys and properties."""
     max_transactions_per_principal: int = Field(default=1_000, ge=1)
-    """Transactions that one principal may have in progress at the same time, and as many atomic commits; without tokens they are
-    not counted."""
+    """Transactions, with their checkpoints, that one principal may have in progress at the same time, and as many atomic commits;
+    without tokens they are not counted."""
+    max_invalid_transactions_per_principal: int = Field(default=1_000, ge=1)
+    """Transactions, with their checkpoints, of one principal that may be in the list of invalid ones before it begins no more."""
+    invalid_transaction_seconds: float = Field(default=86_400.0, ge=0)
+    """So long after it can have lived an invalid transaction leaves the list by itself, once its topics have rolled it back; 0:
+    when it is pruned."""
+    max_change_set_bytes_per_principal: int = Field(default=32 * 2**20, ge=16 * 2**20)
+    """Memory for keys that one principal's transactions have changed, kept while an older short transaction is in progress."""
+    max_change_set_bytes: int = Field(default=128 * 2**20, ge=16 * 2**20)
+    """… and those of all."""
     max_topics_per_namespace: int | None = Field(default=None, ge=1)
     """Topics that a namespace may have; none: as many as are made."""
     max_producers_per_topic: int | None = Field(default=None, ge=1, le=100_000)
@@ -357,6 +366,10 @@ class Settings(HasOrigins):
             max_timeout_ms=longest_ms,
             max_lifetime_ms=round(self.max_transaction_lifetime_seconds * 1000),
             max_of_one=self.max_transactions_per_principal,
+            max_invalid_of_one=self.max_invalid_transactions_per_principal,
+            invalid_kept_ms=round(self.invalid_transaction_seconds * 1000),
+            max_kept_of_one=self.max_change_set_bytes_per_principal,
+            max_kept=self.max_change_set_bytes,
         )
 
     @property

@@ -43,7 +43,7 @@ def begun(who: Carrying, kind: str = "short") -> int:
 
 
 def test_a_principal_has_so_many_transactions_in_progress_whatever_their_phase_and_over_restarts(house: House) -> None:
-    house.restart(max_transactions_per_principal=3)
+    house.restart(max_transactions_per_principal=4)
     admin = Carrying(house.service.url)
     root = admin.make("root", "admin")["secret"]
     ada, bob = (
@@ -56,18 +56,18 @@ def test_a_principal_has_so_many_transactions_in_progress_whatever_their_phase_a
     for life in house.lives():
         who = carrying(house, ada)
         for _ in range(2):
-            assert_full(who.request("POST", TX, json={"type": "long"}), "transactions", 3)
+            assert_full(who.request("POST", TX, json={"type": "long"}), "transactions", 4)
         if life == "now":
-            others = [begun(carrying(house, bob)) for _ in range(3)]
-            assert_full(carrying(house, bob).request("POST", TX, json={}), "transactions", 3)
+            others = [begun(carrying(house, bob)) for _ in range(4)]
+            assert_full(carrying(house, bob).request("POST", TX, json={}), "transactions", 4)
         assert {each["writePointer"] for each in who.good("GET", TX)} >= {short, long, prepared, *others}
-    for pointer, how in ((short, "commit"), (long, "abort"), (prepared, "commit")):
+    for pointer, how, room in ((short, "commit", 2), (long, "abort", 1), (prepared, "commit", 1)):
         who.good("POST", f"{TX}/{pointer}/{how}", json={})
-        another = begun(who)
-        assert_full(who.request("POST", TX, json={}), "transactions", 3)
+        another, *_ = [begun(who) for _ in range(room)]  # its checkpoint was one, too
+        assert_full(who.request("POST", TX, json={}), "transactions", 4)
         who.good("POST", f"{TX}/{another}/invalidate")
         begun(who)  # what is invalid has ended
-    assert_full(carrying(house, bob).request("POST", TX, json={}), "transactions", 3)
+    assert_full(carrying(house, bob).request("POST", TX, json={}), "transactions", 4)
 
 
 def test_who_has_no_name_of_its_own_is_not_counted(house: House) -> None:

@@ -27,7 +27,7 @@ from oncelog_service.transactions import state as state_module
 from oncelog_service.transactions.decisions import Edits
 from oncelog_service.transactions.edits import EDITS
 from oncelog_service.transactions.snapshot import decode_snapshot, encode_snapshot
-from oncelog_service.transactions.state import Move, TransactionsState
+from oncelog_service.transactions.state import Move, TransactionsState, weight
 
 SHORT, LONG = TransactionType.SHORT, TransactionType.LONG
 LIFETIME_MS = 1_000
@@ -279,6 +279,26 @@ class Transactions:
         for state in (self.state, self.shadow):
             assert {pointer: state.owner(pointer) for pointer in owners} == owners
 
+    def what_each_owner_holds_is_counted(self) -> None:
+        owners = {known.pointers[0]: known.owner for known in self.all}
+        kept = [(owners[each.pointer], weight(each.changes)) for each in self.state.committed]
+        kept += [(known.owner, weight(known.changes)) for known in self.all if known.open]
+        held = (
+            (self.state.in_progress, [(known.owner, len(known.pointers)) for known in self.all if known.open]),
+            (
+                self.state.invalid,
+                [(known.owner, len(known.pointers)) for known in self.all if known.hidden and known.state == "invalid"],
+            ),
+            (self.state.changed, kept),
+        )
+        for counted, each in held:
+            assert counted.total == sum(amount for _, amount in each)
+            for name in ("ada", "bob"):
+                assert counted.of(name) == sum(amount for owner, amount in each if owner == name)
+        assert self.shadow.changed.total == self.state.changed.total
+        for mine, read in ((self.state.in_progress, self.shadow.in_progress), (self.state.invalid, self.shadow.invalid)):
+            assert (mine.total, mine.of("ada"), mine.of("bob")) == (read.total, read.of("ada"), read.of("bob"))
+
     def change_sets_are_kept_only_while_somebody_may_conflict_with_them(self) -> None:
         if not any(known.open and known.kind is SHORT and known.resource is None for known in self.all):
             assert not self.state.committed
@@ -322,6 +342,7 @@ def test_a_life_at_random_is_what_the_model_says(seed: int) -> None:
         machine.the_invalid_list_is_what_is_invalid_or_aborted_and_not_acknowledged()
         machine.only_what_somebody_must_deal_with_is_kept()
         machine.everything_keeps_its_owner()
+        machine.what_each_owner_holds_is_counted()
         machine.change_sets_are_kept_only_while_somebody_may_conflict_with_them()
 
 

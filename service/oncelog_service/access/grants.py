@@ -162,11 +162,12 @@ class Principal:
         if not self.may(right, namespace, topic):
             raise self._refused(right, f"{namespace}/{topic}" if namespace else "")
 
-    def check_anywhere(self, right: Right) -> None:
-        """Raises NotAllowed unless a grant gives the right on some topic."""
-        if not (self.may(Right.ADMIN) or any(grant.right is right for grant in self.grants)):
+    def check_anywhere(self, *rights: Right) -> None:
+        """Raises NotAllowed unless a grant gives one of the rights: of those of topics, on some topic."""
+        if not (self.may(Right.ADMIN) or any(grant.right in rights for grant in self.grants)):
+            missing = " nor ".join(f"{right.value}:…" for right in rights if right not in SERVICE_WIDE)
             raise NotAllowed(
-                f"{self.name} may not do this: it has no grant {right.value}:…", principal=self.name, right=right.value
+                f"{self.name} may not do this: it has no grant {missing}", principal=self.name, right=rights[0].value
             )
 
     def check_producer(self, namespace: str, topic: str, producer: str | None) -> None:

@@ -141,7 +141,7 @@ class AtomicCommits:
         owner: str | None,
     ) -> tuple[int, asyncio.Future[None]]:
         check_assignable(id)
-        check_transactions(owner, self.ledger.owned[owner or ""], self._limits.max_of_one, "atomic commits")
+        check_transactions(owner, self.ledger.in_progress.of(owner), self._limits.max_of_one, "atomic commits")
         self._writer.check()
         self._writer.admit()
         batch = Batch()

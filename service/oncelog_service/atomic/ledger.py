@@ -7,7 +7,7 @@ is read back from disk.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from zlib import crc32
 
@@ -31,6 +31,7 @@ from oncelog_service.atomic.plan import GiveUp, Transaction
 from oncelog_service.atomic.records import RECORDS, Begin, Record, TopicRef
 from oncelog_service.atomic.recovery import META_KEY, Found
 from oncelog_service.atomic.repeats import Newest, Written, written_by
+from oncelog_service.bounds.holding import Held
 from oncelog_service.clock import Clock, RunningClock
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.append.atomic import Copied
@@ -70,15 +71,15 @@ class Ledger:
         self._reserved = self._last = found.row.numbers
         self._partition_of: dict[int, int] = {}
         """Number of a transaction that has not ended → its partition."""
-        self.owned: Counter[str] = Counter()
-        """By owner, how many have not ended."""
+        self.in_progress = Held()
+        """Those that have not ended."""
         self.numbers: dict[str, int] = {}
         """Id of a transaction that has not ended → its number."""
         for partition, plan in enumerate(self.plans):
             for number, transaction in plan.transactions.items():
                 transaction.expires = self.running.now_ms() + transaction.expires - transaction.began
                 self._partition_of[number], self.numbers[transaction.id] = partition, number
-                self._count(transaction.owner, 1)
+                self.in_progress.add(transaction.owner, 1)
         self.ended: OrderedDict[str, Ended] = OrderedDict()
         """The latest ones, by id."""
         found.stale.put(Table.JOURNAL_META, META_KEY, encode_record(self._row()))
@@ -112,7 +113,7 @@ class Ledger:
         self.numbers[id] = number
         now = self._clock.now_ms()
         self.append(batch, Begin(number, id, group, now, now + (timeout_ms or self._limits.default_timeout_ms), of, owner))
-        self._count(owner, 1)
+        self.in_progress.add(owner, 1)
         put_id(batch, id, number)
         begun = self.find(number)
         begun.expires = self.running.now_ms() + begun.expires - begun.began
@@ -167,13 +168,7 @@ class Ledger:
         while len(self.ended) > _REMEMBERED:
             self.ended.popitem(last=False)
         del self._partition_of[transaction.number], self.numbers[transaction.id]
-        self._count(transaction.owner, -1)
-
-    def _count(self, owner: str | None, by: int) -> None:
-        if owner is not None:
-            self.owned[owner] += by
-            if not self.owned[owner]:
-                del self.owned[owner]
+        self.in_progress.add(transaction.owner, -1)
 
     async def find_ended(self, id: str) -> Ended | None:  # noqa: A002
         """Returns what became of a transaction, once that is on disk; None: it has not ended, or was never begun."""

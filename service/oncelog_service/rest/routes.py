@@ -169,6 +169,8 @@ class Route:
     right: Right | tuple[Right, ...] | None = field(kw_only=True)
     """What who asks must be allowed: on the topic in the address, on all topics of the namespace in it, or of the service; a
     right of topics where it names none: on any. None: nothing, or what the handler finds out from names that the body holds."""
+    one_of: tuple[Right, ...] = field(default=(), kw_only=True)
+    """One of these is needed besides, on whatever topic."""
     audited: bool = field(default=False, kw_only=True)
     """Administrative: who asked, and what came of it, is kept."""
     refusals: tuple[type[OncelogError], ...] = ()
@@ -197,6 +199,8 @@ class Route:
                 principal.check(right, namespace, path.get("topic", EVERY_TOPIC) if namespace else "")
             else:
                 principal.check_anywhere(right)
+        if self.one_of:
+            principal.check_anywhere(*self.one_of)
 
     @cached_property
     def _said(self) -> dict[str, Any]:

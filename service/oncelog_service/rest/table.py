@@ -60,6 +60,8 @@ _FOR = {
 }
 _TRANSACTION = {JSON: transactions.StartedTransaction, THRIFT: bytes}
 
+_TAKE_PART = (Right.READ, Right.WRITE, Right.SERVICE)
+"""Of who begins a transaction: a snapshot is for who reads, a write pointer for who writes; services ask for their clients."""
 _ENDED = (errors.TransactionNotFound, errors.TransactionNotInProgress)
 _CONFLICT = (*_ENDED, errors.TransactionConflict)
 
@@ -67,7 +69,7 @@ TRANSACTION_ROUTES = (
     Route(
         "POST", TRANSACTIONS, transactions.start, "Start a transaction",
         (errors.Overloaded, errors.QuotaExceeded, errors.DiskFull),
-        query=_FOR, gives=_TRANSACTION, right=None,
+        query=_FOR, gives=_TRANSACTION, right=None, one_of=_TAKE_PART,
     ),
     Route(
         "GET", TRANSACTIONS, transactions.list_, "List transactions in progress, or invalid ones",
@@ -95,19 +97,24 @@ TRANSACTION_ROUTES = (
         right=None,
     ),
     Route(
-        "POST", TRANSACTION + "/can-commit", transactions.can_commit, "Ask whether a transaction can commit", _CONFLICT,
+        "POST", TRANSACTION + "/can-commit", transactions.can_commit, "Ask whether a transaction can commit",
+        (*_CONFLICT, errors.Overloaded, errors.QuotaExceeded),
+        query=_FOR, right=None, one_of=_TAKE_PART,
+    ),
+    Route(
+        "POST", TRANSACTION + "/commit", transactions.commit, "Commit a transaction",
+        (*_CONFLICT, errors.Overloaded, errors.QuotaExceeded),
         query=_FOR, right=None,
     ),
-    Route("POST", TRANSACTION + "/commit", transactions.commit, "Commit a transaction", _CONFLICT, query=_FOR, right=None),
     Route(
         "POST", TRANSACTION + "/abort", transactions.abort, "Abort a transaction", (*_ENDED, errors.TransactionPrepared),
         query=_FOR, right=None,
     ),
     Route("POST", TRANSACTION + "/invalidate", transactions.invalidate, "Give a transaction up", _ENDED, query=_FOR, right=None),
     Route(
-        "POST", TRANSACTION + "/checkpoint", transactions.checkpoint, "Get a further write pointer", (*_ENDED, errors.DiskFull),
-        query=_FOR,
-        gives=_TRANSACTION, right=None,
+        "POST", TRANSACTION + "/checkpoint", transactions.checkpoint, "Get a further write pointer",
+        (*_ENDED, errors.Overloaded, errors.QuotaExceeded, errors.DiskFull),
+        query=_FOR, gives=_TRANSACTION, right=None, one_of=_TAKE_PART,
     ),
     Route(
         "POST", TRANSACTION + "/participants", transactions.enlist, "Enlist a participant", (errors.TransactionNotInProgress,),

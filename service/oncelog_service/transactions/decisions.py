@@ -130,13 +130,13 @@ def time_out(state: TransactionsState, pointers: Collection[int]) -> Edits:
     return tuple(Invalidated(pointer) for pointer in pointers if pointer in state.open)
 
 
-def prune(state: TransactionsState, pointers: Collection[int] | None, before_ms: int) -> Edits:
-    """Takes these transactions out of the list of invalid ones, or all that began before a time."""
+def prune(state: TransactionsState, pointers: Collection[int] | None, before_ms: int, limit: int | None = None) -> Edits:
+    """Takes these transactions out of the list of invalid ones, or all that began before a time; at most ``limit``."""
     if pointers is None:
         chosen = [each for each in state.ended if each < before_ms * POINTERS_PER_MS]
     else:
         chosen = [each for each in dict.fromkeys(map(state.roots.get, pointers)) if each in state.ended]
-    gone = tuple(sorted(each for each in chosen if _may_be_pruned(state.ended[each])))
+    gone = tuple(sorted(each for each in chosen if _may_be_pruned(state.ended[each])))[:limit]
     return (Pruned(gone),) if gone else ()
 
 

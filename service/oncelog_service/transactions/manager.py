@@ -29,7 +29,7 @@ from oncelog.wire.models import Settlement, TransactionState, TransactionStatus
 from oncelog.wire.transaction import POINTERS_PER_MS, Transaction, TransactionType
 from oncelog_service.access.grants import Right
 from oncelog_service.access.owners import check_owner, may_touch
-from oncelog_service.bounds.holding import check_transactions
+from oncelog_service.bounds.holding import check_held, check_transactions
 from oncelog_service.clock import Clock, SteadyClock
 from oncelog_service.group_commit import Writer
 from oncelog_service.reading import read
@@ -39,7 +39,7 @@ from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.transactions import decisions
 from oncelog_service.transactions.decisions import Edits
 from oncelog_service.transactions.edit_log import EditLog
-from oncelog_service.transactions.edits import Aborted, Checkpointed, Committed, Edit, Invalidated, Started
+from oncelog_service.transactions.edits import Aborted, Checkpointed, Committed, Edit, HandedIn, Invalidated, Pruned, Started
 from oncelog_service.transactions.lifetimes import Lifetimes
 from oncelog_service.transactions.limits import TransactionLimits
 from oncelog_service.transactions.openings import Opening, may_know, put_openings
@@ -56,6 +56,7 @@ from oncelog_service.transactions.state import (
     TransactionsState,
     judge,
     not_found,
+    weight,
 )
 from oncelog_service.transactions.wanted import EVERYTHING, Wanted
 
@@ -121,16 +122,13 @@ class TransactionManager:
         """Begins a transaction. Its snapshot holds nothing that is not on disk when this returns.
 
         Raises InvalidRequest for a time-out that is too long, Overloaded when too many are in progress, QuotaExceeded when too
-        many of the owner are, DiskFull.
+        many of the owner are, or are invalid, DiskFull.
         """
         self._check_open()
         if owner is not None:
             _check_string(owner, "owner")
         lifetime_ms = self._lifetime_ms(kind, timeout_ms)
-        # In the step that begins it: an owner never has one more than that.
-        check_transactions(owner, self.state.owned[owner or ""], self.limits.max_of_one)
-        if len(self.state.open) >= self.limits.max_in_progress:
-            raise Overloaded(f"{len(self.state.open)} transactions are in progress, as many as the service takes")
+        self._check_room(owner)
         self._writer.admit()
         done = self._submit(decisions.start(self.state, kind, lifetime_ms, self._pointers_ms(), owner))
         transaction = self.state.transaction(self.state.last)
@@ -138,6 +136,16 @@ class TransactionManager:
         self._nudge_for(transaction.transaction_id)
         await done
         return transaction
+
+    def _check_room(self, owner: str | None) -> None:
+        """Raises QuotaExceeded, Overloaded unless one more pointer may be handed out; asked in the step that does."""
+        in_progress, invalid, limits = self.state.in_progress, self.state.invalid, self.limits
+        check_transactions(owner, in_progress.of(owner), limits.max_of_one, "transactions and checkpoints of them")
+        way_out = "abort those whose clients are gone, once what they wrote outside of topics is undone, or have them pruned"
+        of_those = "invalid transactions and checkpoints of them", way_out
+        check_held(owner, invalid.of(owner), 1, limits.max_invalid_of_one, "invalid_transactions", *of_those, soon=False)
+        if in_progress.total >= limits.max_in_progress:
+            raise Overloaded(f"{in_progress.total} transactions and checkpoints are in progress, as many as the service takes")
 
     def _lifetime_ms(self, kind: TransactionType, timeout_ms: int | None) -> int:
         if kind is TransactionType.LONG:
@@ -158,20 +166,23 @@ class TransactionManager:
         by: str | None = None,
         may: MayAppear | None = None,
     ) -> str:
-        """Checks and keeps a change set. See the port; raises RequestTooLarge for too large a one too."""
+        """Checks and keeps a change set. See the port; raises RequestTooLarge for too large a one too, QuotaExceeded, Overloaded
+        where too many are kept."""
         if resource is not None:
             _check_string(resource, "resource")
         keys, lifetime_ms = self._keys(changes), self.limits.max_lifetime_ms
         move = Move.HAND_IN if resource is None else Move.PREPARE
-        decide = partial(decisions.can_commit, changes=keys, resource=resource, lifetime_ms=lifetime_ms)
+        decide = self._keeping(partial(decisions.can_commit, changes=keys, resource=resource, lifetime_ms=lifetime_ms))
         await self._move(pointer, by, move, decide if resource is None else _asking(may, decide))
         return self._store_id
 
     async def commit(
         self, pointer: int, changes: Collection[bytes] = (), by: str | None = None, may: MayAppear | None = None
     ) -> None:
-        """Commits; conflicts are checked again, except for a prepared transaction, whose keys are reserved. See the port."""
-        await self._move(pointer, by, Move.COMMIT, _asking(may, partial(decisions.commit, changes=self._keys(changes))))
+        """Commits; conflicts are checked again, except for a prepared transaction, whose keys are reserved. See the port; raises
+        as :meth:`can_commit` of keys that were not handed in."""
+        decide = self._keeping(partial(decisions.commit, changes=self._keys(changes)))
+        await self._move(pointer, by, Move.COMMIT, _asking(may, decide))
 
     async def abort(self, pointer: int, unless_prepared: bool = False, by: str | None = None) -> None:
         move = Move.ABORT_UNLESS_PREPARED if unless_prepared else Move.ABORT
@@ -181,13 +192,47 @@ class TransactionManager:
         await self._move(pointer, by, Move.INVALIDATE, decisions.invalidate)
 
     async def checkpoint(self, pointer: int, by: str | None = None) -> Transaction:
-        """Hands out a further write pointer, on the snapshot that the transaction began with. See the port."""
+        """Hands out a further write pointer, on the snapshot that the transaction began with. See the port; raises QuotaExceeded,
+        Overloaded as :meth:`start`."""
         self._writer.admit()
-        done = await self._begin(pointer, by, Move.CHECKPOINT, partial(decisions.checkpoint, now_ms=self._pointers_ms()))
+        done = await self._begin(pointer, by, Move.CHECKPOINT, self._further)
         assert done is not None  # there is always a further pointer
         transaction = self.state.transaction(self.state.roots[pointer])
         await done
         return transaction
+
+    def _further(self, state: TransactionsState, pointer: int) -> Edits:
+        edits = decisions.checkpoint(state, pointer, self._pointers_ms())
+        self._check_room(state.owner(pointer))
+        return edits
+
+    def _keeping(self, decide: Decide) -> Decide:
+        """Decides as ``decide`` does, if there is room for the keys that it keeps.
+
+        What is handed in already needs none: so what a database has decided is never refused for it.
+        """
+
+        def decided(state: TransactionsState, pointer: int) -> Edits:
+            edits = decide(state, pointer)
+            for edit in edits:
+                if isinstance(edit, (HandedIn, Committed)) and edit.changes:
+                    transaction = state.open[edit.pointer]
+                    replaced = transaction.changes if isinstance(edit, HandedIn) else ()
+                    self._check_kept(transaction.owner, weight(edit.changes) - weight(replaced))
+            return edits
+
+        return decided
+
+    def _check_kept(self, owner: str | None, more: int) -> None:
+        changed, limits = self.state.changed, self.limits
+        if changed.of(owner) + more > limits.max_kept_of_one or changed.total + more > limits.max_kept:
+            self.state.sweep_changes()
+        if more > 0:
+            what = "bytes of change sets, kept for the transactions that began before they committed"
+            way_out = "try again when the oldest short transaction in progress has ended"
+            check_held(owner, changed.of(owner), more, limits.max_kept_of_one, "change_sets", what, way_out, soon=True)
+            if changed.total + more > limits.max_kept:
+                raise Overloaded(f"{changed.total} {what}, as many as the service keeps; {way_out}")
 
     def _keys(self, changes: Collection[bytes]) -> frozenset[bytes]:
         if len(changes) > self.limits.max_changes:
@@ -385,20 +430,35 @@ class TransactionManager:
         return expired
 
     async def forget_outcomes(self, limit: int = 1_000) -> int:
-        """Deletes at most ``limit`` outcomes older than a transaction can live; returns how many. Call it until that is 0.
+        """Forgets at most ``limit`` outcomes older than a transaction can live, and as many old invalid ones whose participants
+        have all acknowledged it; returns how many. Call it until that is 0.
 
         How old one is its pointer says, not when it ended. So what was in progress at a restart is kept for as long as it may
         have lived since, and what ended shortly before one, for the grace after it.
         """
         self._check_open()
-        kept_ms = self.limits.max_lifetime_ms + self.limits.outcome_grace_ms
-        below = max(self._steady.now_ms() - kept_ms, 0) * POINTERS_PER_MS
-        open_ms = (self._clock.monotonic() - self._opened) * 1000
-        if open_ms < self.limits.outcome_grace_ms:
+        if (self._clock.monotonic() - self._opened) * 1000 < self.limits.outcome_grace_ms:
             return 0
-        if open_ms < kept_ms and self._oldest_recovered is not None:
+        return await self._prune_old(limit) + await self._delete_outcomes(limit)
+
+    def _kept_from(self, beyond_ms: int) -> int:
+        """Returns the pointer from which on everything has lived, or ended, within what a transaction may live and so long."""
+        kept_ms = self.limits.max_lifetime_ms + beyond_ms
+        below = max(self._steady.now_ms() - kept_ms, 0) * POINTERS_PER_MS
+        if (self._clock.monotonic() - self._opened) * 1000 < kept_ms and self._oldest_recovered is not None:
             below = min(below, self._oldest_recovered)
-        keys = await read(oldest_outcomes, self._store, below, limit)
+        return below
+
+    async def _prune_old(self, limit: int) -> int:
+        if not self.limits.invalid_kept_ms:
+            return 0
+        edits = decisions.prune(self.state, None, self._kept_from(self.limits.invalid_kept_ms) // POINTERS_PER_MS, limit)
+        if edits:
+            await self._submit(edits)
+        return sum(len(edit.pointers) for edit in edits if isinstance(edit, Pruned))
+
+    async def _delete_outcomes(self, limit: int) -> int:
+        keys = await read(oldest_outcomes, self._store, self._kept_from(self.limits.outcome_grace_ms), limit)
         if not keys:
             return 0
         batch = Batch()

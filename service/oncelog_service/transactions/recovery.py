@@ -16,6 +16,7 @@ from oncelog_service.storage.pieces import get_pieces
 from oncelog_service.storage.port import Store, StoreDamaged, Table
 from oncelog_service.transactions.edits import EDITS
 from oncelog_service.transactions.openings import Opening, find_openings
+from oncelog_service.transactions.outcomes import read_outcomes
 from oncelog_service.transactions.snapshot import decode_snapshot
 from oncelog_service.transactions.state import TransactionsState
 
@@ -50,6 +51,9 @@ def recover(store: Store) -> Recovered:
     # Without a snapshot everything is folded from the first edit on: where that is deleted, a snapshot was there that held it.
     if not any(states) and any(each is not None for each in stored) and store.get(Table.TRANSACTION_EDIT, edit_key(1)) is None:
         raise StoreDamaged("no snapshot of the transactions is valid and their first edits are deleted; restore a backup")
+    if state.committed:
+        outcomes = read_outcomes(store, [each.pointer for each in state.committed])
+        state.attribute({pointer: outcome.owner for pointer, outcome in outcomes.items()})
     EDITS.replay(store, edit_key, state.number + 1, state.apply)
     return Recovered(state, numbers, first, find_incarnation(store).pointers_ms, find_openings(store))
 

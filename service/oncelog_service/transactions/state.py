@@ -12,14 +12,15 @@ client comes back. What was aborted is hidden until every participant has acknow
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from oncelog.errors import TransactionNotFound, TransactionNotInProgress, TransactionPrepared
 from oncelog.wire.models import TransactionState
 from oncelog.wire.transaction import NO_SHORT, Transaction, TransactionType
+from oncelog_service.bounds.holding import Held
 from oncelog_service.transactions.edits import (
     Aborted,
     Acknowledged,
@@ -210,6 +211,11 @@ class CommittedChanges(NamedTuple):
     changes: frozenset[bytes]
 
 
+def weight(changes: Collection[bytes]) -> int:
+    """Returns about how many bytes of memory a change set takes while it is kept."""
+    return sum(map(len, changes)) + _KEY_BYTES * len(changes) + _SET_BYTES if changes else 0
+
+
 class LateCommit(NamedTuple):
     """A pointer that a younger transaction met in progress and that has committed since."""
 
@@ -219,6 +225,8 @@ class LateCommit(NamedTuple):
 
 _LATE_COMMITS = 1_000
 """Up to so many late commits are kept before those that nobody needs are swept out."""
+_KEY_BYTES, _SET_BYTES = 120, 320
+"""Beyond a key's own bytes, and beyond those of a set's keys: measured, CPython 3.11."""
 _SWEPT_KEYS = 20_000
 """Of change sets that are dropped at a time: 10 ms."""
 
@@ -251,8 +259,14 @@ class TransactionsState:
         self._hidden: list[int] = []
         """Rising. There may be very many, and each start hands them out."""
         self._invalids: tuple[int, ...] | None = ()
-        self.owned: Counter[str] = Counter()
-        """By owner, how many are in progress, in whatever phase."""
+        self.in_progress = Held()
+        """Pointers of transactions in progress, in whatever phase: one each, and its checkpoints."""
+        self.invalid = Held()
+        """Pointers of invalid transactions."""
+        self.changed = Held()
+        """:func:`weight` of the change sets that are kept: handed in, and committed."""
+        self._committers: dict[int, str] = {}
+        """By the id of its transaction, whose a committed change set is."""
         self._shorts: dict[int, None] = {}
         self._checked: dict[int, None] = {}
         """Short ones in progress that may still find a conflict, that is, are not prepared."""
@@ -363,6 +377,7 @@ class TransactionsState:
             changes=edit.changes,
         )
         self.open[edit.pointer] = after
+        self.changed.add(before.owner, weight(after.changes) - weight(before.changes))
         if after.phase is Phase.PREPARED:
             self._reserve(after)
             self._sweep()
@@ -373,7 +388,7 @@ class TransactionsState:
         commit_pointer = self.last + 1
         changes = transaction.changes | edit.changes
         if changes:
-            self._remember(CommittedChanges(commit_pointer, transaction.pointer, changes))
+            self._remember(CommittedChanges(commit_pointer, transaction.pointer, changes), transaction.owner)
         youngest = next(reversed(self.open), 0)
         self.late += [LateCommit(pointer, commit_pointer) for pointer in pointers if pointer < youngest]
         self._place(transaction, Phase.COMMITTED)
@@ -386,6 +401,7 @@ class TransactionsState:
             self._sweep()
         elif ended.unacknowledged:
             self.ended[edit.pointer] = ended._replace(phase=Phase.ABORTED)
+            self.invalid.add(ended.owner, -1 - len(ended.checkpoints))
         else:
             self._forget([ended])
 
@@ -399,6 +415,7 @@ class TransactionsState:
         self.open[edit.pointer] = transaction._replace(checkpoints=(*transaction.checkpoints, edit.checkpoint))
         self.roots[edit.checkpoint] = edit.pointer
         self.pointers[edit.checkpoint] = None
+        self.in_progress.add(transaction.owner, 1)
 
     def _pruned(self, edit: Pruned) -> None:
         self._forget([self.ended[pointer] for pointer in edit.pointers])
@@ -440,8 +457,8 @@ class TransactionsState:
         self.open[pointer] = transaction
         self.roots[pointer] = pointer
         self.pointers[pointer] = None
-        if transaction.owner is not None:
-            self.owned[transaction.owner] += 1
+        self.in_progress.add(transaction.owner, 1 + len(transaction.checkpoints))
+        self.changed.add(transaction.owner, weight(transaction.changes))
         if transaction.kind is TransactionType.SHORT:
             self._shorts[pointer] = self._checked[pointer] = None
 
@@ -456,6 +473,8 @@ class TransactionsState:
             for pointer in pointers:
                 insort(self._hidden, pointer)
             self._invalids = None
+        if ended.phase is Phase.INVALID:
+            self.invalid.add(ended.owner, len(pointers))
 
     def _reserve(self, prepared: OpenTransaction) -> None:
         """Reserves the keys of a prepared transaction: its database may have committed, so the conflict is found by the
@@ -468,10 +487,8 @@ class TransactionsState:
         pointers = (pointer, *transaction.checkpoints)
         for each in pointers:
             del self.pointers[each]
-        if transaction.owner is not None:
-            self.owned[transaction.owner] -= 1
-            if not self.owned[transaction.owner]:
-                del self.owned[transaction.owner]
+        self.in_progress.add(transaction.owner, -len(pointers))
+        self.changed.add(transaction.owner, -weight(transaction.changes))
         self._shorts.pop(pointer, None)
         self._checked.pop(pointer, None)
         if transaction.phase is Phase.PREPARED:
@@ -493,6 +510,8 @@ class TransactionsState:
         hidden: list[int] = []
         for ended in all_ended:
             del self.ended[ended.pointer]
+            if ended.phase is Phase.INVALID:
+                self.invalid.add(ended.owner, -1 - len(ended.checkpoints))
             for pointer in (ended.pointer, *ended.checkpoints):
                 del self.roots[pointer]
                 if ended.phase is not Phase.COMMITTED:
@@ -501,29 +520,46 @@ class TransactionsState:
             self._hidden = _without(self._hidden, hidden)
             self._invalids = None
 
-    def _remember(self, committed: CommittedChanges) -> None:
+    def _remember(self, committed: CommittedChanges, owner: str | None) -> None:
         self.committed.append(committed)
+        self.changed.add(owner, weight(committed.changes))
+        if owner is not None:
+            self._committers[committed.pointer] = owner
         self._newest.update(dict.fromkeys(committed.changes, committed))
 
     def recall(self, committed: Collection[CommittedChanges]) -> None:
-        """Takes committed change sets into an empty state: for reading a snapshot back."""
+        """Takes committed change sets into an empty state: for reading a snapshot back, which does not say whose they are."""
         for each in committed:
-            self._remember(each)
+            self._remember(each, None)
 
-    def _sweep(self) -> None:
-        """Drops the change sets that nobody in progress can conflict with, and the late commits that nobody overtook.
+    def attribute(self, owners: Mapping[int, str | None]) -> None:
+        """Says by id whose the recalled change sets are."""
+        for each in self.committed:
+            owner = owners.get(each.pointer)
+            if owner is not None:
+                self._committers[each.pointer] = owner
+                self.changed.add(None, -weight(each.changes))
+                self.changed.add(owner, weight(each.changes))
 
-        Change sets are dropped some at a time: all that was committed beside a slow transaction becomes free when that ends, and
-        it holds up everybody to drop a million keys. The rest goes when the next ones end, each of which adds one at most.
+    def sweep_changes(self) -> None:
+        """Drops change sets that nobody in progress can conflict with, as edits do: it may be called at any time.
+
+        Some at a time: all that was committed beside a slow transaction becomes free when that ends, and it holds up everybody to
+        drop a million keys. The rest goes when the next ones end, each of which adds one at most, or find no room.
         """
         first = next(iter(self._checked), NO_SHORT)
         keys = 0
         while self.committed and self.committed[0].commit_pointer <= first and keys < _SWEPT_KEYS:
             dropped = self.committed.popleft()
             keys += len(dropped.changes)
+            self.changed.add(self._committers.pop(dropped.pointer, None), -weight(dropped.changes))
             for key in dropped.changes:
                 if self._newest[key] is dropped:
                     del self._newest[key]
+
+    def _sweep(self) -> None:
+        """Drops what nobody in progress can conflict with, and the late commits that nobody overtook."""
+        self.sweep_changes()
         if not self.open:
             self.late.clear()
         elif len(self.late) > self.late_limit:
