@@ -18,6 +18,7 @@ from oncelog.errors import NotServedHere, NotSupported, OncelogError, StorageFai
 from oncelog.http.sockets import Network
 from oncelog_service.access.access import Access
 from oncelog_service.access.audit import Audit
+from oncelog_service.access.checks import Checks
 from oncelog_service.access.issuer import Issuer
 from oncelog_service.atomic.coordinator import AtomicCommits
 from oncelog_service.background import Background
@@ -194,7 +195,11 @@ class Service:
         """Whose request is written next. It outlives the openings of the store."""
         self.background = Background(clock)
         self.traffic = Traffic()
-        self.access = Access(settings.token, clock.now_ms, locked=settings.is_locked, issuer=_issuer(settings))
+        self._checking = workers.pool(1, "oncelog-checking")
+        """For the signatures of tokens."""
+        issuer = _issuer(settings)
+        checks = None if issuer is None else Checks(issuer, self._checking, clock.now_ms, clock.monotonic, self.traffic)
+        self.access = Access(settings.token, clock.now_ms, locked=settings.is_locked, issuer=issuer, checks=checks)
         self.audit = Audit(settings.audit_log, _later)
         self.draining = False
         """It is about to stop: clients are to go elsewhere."""
@@ -339,7 +344,7 @@ class Service:
 
     def _end_threads(self) -> None:
         self.scans.close()
-        for each in (self.telling, self._looking, self.packing, self.unpacking):
+        for each in (self.telling, self._looking, self.packing, self.unpacking, self._checking):
             each.shutdown(wait=False)
 
     @property

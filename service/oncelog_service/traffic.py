@@ -9,7 +9,19 @@ from typing import NamedTuple
 
 from oncelog_service.counting.histogram import SECONDS, Histogram
 
-REASONS = ("connections", "address", "idle", "descriptors", "requests", "bodies", "slow_body", "waiting", "unread", "slow_reader")
+REASONS = (
+    "connections",
+    "address",
+    "idle",
+    "descriptors",
+    "requests",
+    "bodies",
+    "slow_body",
+    "waiting",
+    "unread",
+    "slow_reader",
+    "tokens",
+)
 """Why somebody was refused, or ended for others' sake."""
 
 

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from oncelog.errors import InvalidRequest, StorageUnavailable, TokenNotFound, Unauthorized
+from oncelog_service.access.checks import Checks, Unchecked
 from oncelog_service.access.grants import EVERYBODY, EVERYTHING, Grant, Principal
 from oncelog_service.access.issuer import Issuer
 from oncelog_service.access.tokens import CERTIFICATE, Token, digest_of, draw, read_tokens
@@ -38,13 +39,23 @@ def _nothing() -> None:
 class Access:
     """Knows the credentials that hold, over all openings of a store."""
 
-    def __init__(self, configured: str | None, now_ms: Callable[[], int], *, locked: bool, issuer: Issuer | None = None) -> None:
+    def __init__(
+        self,
+        configured: str | None,
+        now_ms: Callable[[], int],
+        *,
+        locked: bool,
+        issuer: Issuer | None = None,
+        checks: Checks | None = None,
+    ) -> None:
         """``configured``: a token from the settings, with every right, unless the store has it.
 
         ``locked``: nobody is let in without a credential.
         ``issuer``: verifies tokens that somebody else has signed; with one nobody is let in without a credential.
+        ``checks``: has that done beside the event loop.
         """
         self.issuer = issuer
+        self._checks = checks
         self._now_ms = now_ms
         self._configured = configured
         self._locked = locked
@@ -67,7 +78,7 @@ class Access:
         return self._opened is not None and not closed
 
     def principal_of(self, bearer: bytes | None, certificate: str | None = None, on_behalf: bytes = b"") -> Principal:
-        """Tells who carries these. Raises Unauthorized.
+        """Tells who carries these. Raises Unauthorized; Unchecked: a signed token that :meth:`check` has to verify first.
 
         ``certificate``: the name in a client certificate that was verified. ``on_behalf``: whom another instance asks for.
         """
@@ -90,8 +101,10 @@ class Access:
         return EVERYBODY
 
     def _signed(self, issuer: Issuer, bearer: bytes, digest: bytes) -> Principal:
-        """Who carries a signed token: with the grants that it claims, and those of the rows of its name. Raises Unauthorized."""
-        signed = issuer.verified(bearer, digest, self._now_ms())
+        """Who carries a signed token: with the grants that it claims, and those of the rows of its name. Raises as above."""
+        signed = issuer.known(digest, self._now_ms())
+        if signed is None:
+            raise Unchecked(bearer, digest)
         name = signed.principal.name
         held = self._held(name)
         if held:
@@ -102,6 +115,12 @@ class Access:
         if not signed.principal.grants:
             raise Unauthorized(f"nothing is granted to {name!r}: its token claims nothing; `oncelog token create` does it")
         return signed.principal
+
+    def check(self, unchecked: Unchecked, address: str) -> asyncio.Future[None]:
+        """Has a signed token verified, which comes from an address. Raises Unauthorized, Overloaded, as does what it returns."""
+        if self._checks is None:
+            raise Unauthorized
+        return self._checks.begin(unchecked, address)
 
     def _named(self, name: str) -> Principal:
         held = self._held(name)

@@ -10,6 +10,7 @@ The invariants:
 * A key that is in the newest set no more verifies nothing, nor does what it verified before hold.
 * What was verified is remembered by the token's hash until it expires, so that a request costs a look into a dict. What was not
   is not remembered.
+* A signature is looked at by :meth:`Issuer.read_token` alone, which changes nothing: it is called on a thread (checks.py).
 """
 
 from __future__ import annotations
@@ -64,9 +65,12 @@ _SMALLEST_RSA = 2_048
 class Key(NamedTuple):
     """A public key of the issuer."""
 
+    id: str | None
     algorithms: tuple[str, ...]
     """What it may have signed with."""
     key: Any
+    said: str
+    """What the set says of it."""
 
 
 @dataclass(slots=True)
@@ -75,6 +79,8 @@ class Signed:
 
     principal: Principal
     """With the grants that it claims."""
+    key: Key
+    """Which has verified it."""
     not_before_ms: float
     expires_ms: float
     together: tuple[tuple[Principal, ...], Principal] | None = field(default=None)
@@ -98,32 +104,37 @@ class Issuer:
 
     # --- tokens
 
-    def verified(self, token: bytes, digest: bytes, now_ms: int) -> Signed:
-        """Returns what a token says, if it holds now. ``digest``: its hash. Raises Unauthorized."""
+    def known(self, digest: bytes, now_ms: int) -> Signed | None:
+        """Return what a token says that was verified before, if it holds now. ``digest``: its hash. Raises Unauthorized."""
         signed = self._known.get(digest)
-        if signed is None:
-            signed = self._read(token)
-            if signed.not_before_ms - LEEWAY_MS <= now_ms < signed.expires_ms + LEEWAY_MS:
-                while len(self._known) >= _REMEMBERED:
-                    del self._known[next(iter(self._known))]
-                self._known[digest] = signed
+        if signed is not None:
+            self._check_times(signed, digest, now_ms)
+        return signed
+
+    def remember(self, signed: Signed, digest: bytes, now_ms: int) -> None:
+        """Take what a token says that was verified just now. Raises Unauthorized: it does not hold."""
+        if not self._has(signed.key):
+            raise Unauthorized("the token is signed with a key that its issuer does not have any more")
+        self._check_times(signed, digest, now_ms)
+        while len(self._known) >= _REMEMBERED:
+            del self._known[next(iter(self._known))]
+        self._known[digest] = signed
+
+    def _check_times(self, signed: Signed, digest: bytes, now_ms: int) -> None:
         if now_ms >= signed.expires_ms + LEEWAY_MS:
             self._known.pop(digest, None)
             raise Unauthorized("the token has expired; ask its issuer for another one")
         if now_ms < signed.not_before_ms - LEEWAY_MS:
             raise Unauthorized("the token does not hold yet, by this service's clock")
-        return signed
 
-    def _read(self, token: bytes) -> Signed:
+    def read_token(self, token: bytes, algorithm: str, key: Key) -> Signed:
+        """Verify a token, and return what it says; its times are not looked at. Raises Unauthorized."""
         import jwt  # an extra: loaded where an issuer is configured
 
-        if len(token) > LONGEST:
-            raise Unauthorized(f"a signed token has at most {LONGEST} bytes")
-        algorithm, key = self._key_of(_part(token, 0))
         try:
             jwt.decode(
                 token.decode("ascii"),
-                key,
+                key.key,
                 algorithms=[algorithm],
                 audience=self._audience,
                 issuer=self._issuer,
@@ -134,10 +145,13 @@ class Issuer:
             raise Unauthorized(f"the token is not for this service: {error}") from error
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
             raise Unauthorized("the token is not signed by its issuer, or is no token") from error
-        return self._signed(_part(token, 1))
+        return self._signed(_part(token, 1), key)
 
-    def _key_of(self, header: Mapping[str, Any]) -> tuple[str, Any]:
-        """The algorithm and the key that a token names, if it may be an access token. Raises Unauthorized."""
+    def key_of(self, token: bytes) -> tuple[str, Key]:
+        """Return the algorithm and the key that a token names, if it may be an access token. Raises Unauthorized."""
+        if len(token) > LONGEST:
+            raise Unauthorized(f"a signed token has at most {LONGEST} bytes")
+        header = _part(token, 0)
         algorithm, kid = header.get("alg"), header.get("kid")
         if "crit" in header or "b64" in header or not (kid is None or isinstance(kid, str)):
             raise Unauthorized("the token's header asks for what this service does not know")
@@ -153,9 +167,14 @@ class Issuer:
             raise Unauthorized("the token names a key that its issuer does not have, or had not when it was asked last")
         if not isinstance(algorithm, str) or algorithm not in key.algorithms:
             raise Unauthorized("the token is signed in a way that its key is not for")
-        return algorithm, key.key
+        return algorithm, key
 
-    def _signed(self, claims: Mapping[str, Any]) -> Signed:
+    def _has(self, key: Key) -> bool:
+        """Tell whether the newest set has this very key under this id."""
+        found = self._keys.get(key.id)
+        return found is not None and found.said == key.said
+
+    def _signed(self, claims: Mapping[str, Any], key: Key) -> Signed:
         if any(each in claims for each in _OF_ID_TOKENS):
             raise Unauthorized("the token is an ID token, which says who has signed in to a client; show an access token")
         subject, claimed = claims["sub"], claims.get(self._claim, [])
@@ -168,7 +187,7 @@ class Issuer:
         except InvalidRequest as error:
             raise Unauthorized(f"the token's claim {self._claim} holds what is no grant") from error
         begins = max((_time_ms(claims, each) for each in ("nbf", "iat") if each in claims), default=0.0)
-        return Signed(Principal(SIGNED + subject, grants), begins, _time_ms(claims, "exp"))
+        return Signed(Principal(SIGNED + subject, grants), key, begins, _time_ms(claims, "exp"))
 
     # --- keys
 
@@ -198,7 +217,7 @@ class Issuer:
             return False
         if document != self._document:
             self._document, self._keys = document, keys
-            self._known.clear()  # what a key has verified that is gone does not hold any more
+            self._known = {digest: signed for digest, signed in self._known.items() if self._has(signed.key)}
             _log.info("the tokens' issuer has %d keys", len(keys))
         return True
 
@@ -274,7 +293,7 @@ def _key(each: Mapping[str, Any]) -> Key:
         raise _OfNoUse("its numbers are missing, or are those of no key") from None
     if kind == "RSA" and key.key_size < _SMALLEST_RSA:
         raise _OfNoUse(f"it has {key.key_size} bits, and RSA needs {_SMALLEST_RSA}")
-    return Key(algorithms, key)
+    return Key(each.get("kid"), algorithms, key, json.dumps(each, sort_keys=True))
 
 
 def _part(token: bytes, index: int) -> Mapping[str, Any]:

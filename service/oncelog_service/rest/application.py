@@ -17,11 +17,13 @@ from oncelog.errors import (
     NotFound,
     NotServedHere,
     OncelogError,
+    Overloaded,
     Unauthorized,
 )
 from oncelog.http.transport import READ_SECONDS
 from oncelog.wire.names import IN_ADDRESSES
 from oncelog_service.access.audit import NOTHING, Asked
+from oncelog_service.access.checks import Unchecked
 from oncelog_service.access.grants import EVERYBODY, Principal
 from oncelog_service.clock import of_clients
 from oncelog_service.logs import Asking
@@ -29,6 +31,7 @@ from oncelog_service.rest import cdap
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bearer import bearer_of
 from oncelog_service.rest.bodies import json_in_slices, read_model
+from oncelog_service.rest.bounds.places import address_of
 from oncelog_service.rest.docs import docs_answer, openapi_answer
 from oncelog_service.rest.exchange import Admitted, Head, Standing
 from oncelog_service.rest.foreign import Names, check
@@ -97,21 +100,19 @@ class Application:
         self._addresses = [(_pattern(path), by_path[path]) for path in busiest_first]
 
     def admit(self, head: Head) -> Admitted:
-        """Who answers this. Raises as :func:`foreign.check`; Unauthorized, NotAllowed, NotFound, MethodNotAllowed."""
+        """Who answers this. Raises as :func:`foreign.check`; Unauthorized, NotAllowed, NotFound, MethodNotAllowed, Overloaded."""
         principal = None
         try:
             check(head.method, head.headers, self._names)
-            principal = self._principal_of(head)
+            try:
+                principal = self._principal_of(head)
+            except Unchecked as unchecked:
+                return self._unchecked(head, self._access.check(unchecked, address_of(head.peer)))
             (route, times), path = self._address_of(head)
             check_names(path)  # before they are keys of what is remembered of principals
             route.check(principal, path)
         except OncelogError as refused:
-            found = None
-            with suppress(NotFound, MethodNotAllowed):
-                found = self._address_of(head)
-                self._note(found[0].route, principal, head, refused)
-            if self._spans is not None:
-                self._spans.refused(refused, *_said(found), "" if principal is None else principal.name, head)
+            self._note_unrouted(principal, head, refused)
             raise
         # One token for all says nothing of who asks.
         who = None if principal is EVERYBODY or principal.is_instance else principal.name
@@ -123,6 +124,24 @@ class Application:
             note = partial(self._note_traced, self._spans, route, path, principal, head)
         asking = Asking(head.request_id, principal.name, path)
         return Admitted(answer, route.reads, who, note, route.reads or route.waits, asking, times, standing)
+
+    def _unchecked(self, head: Head, checking: asyncio.Future[None]) -> Admitted:
+        """Who asks is not known before that is done: nobody's request, which is judged anew then."""
+        route = times = None
+        with suppress(NotFound, MethodNotAllowed):
+            (route, times), _ = self._address_of(head)
+        reads = route is None or route.reads
+        note = partial(self._note_unrouted, None, head)
+        return Admitted(_known_no_more, reads, None, note, times=times, checking=checking)
+
+    def _note_unrouted(self, principal: Principal | None, head: Head, refused: OncelogError) -> None:
+        """It is answered with this error, before it was known who is to answer it."""
+        found = None
+        with suppress(NotFound, MethodNotAllowed):
+            found = self._address_of(head)
+            self._note(found[0].route, principal, head, refused)
+        if self._spans is not None:
+            self._spans.refused(refused, *_said(found), "" if principal is None else principal.name, head)
 
     def _address_of(self, head: Head) -> tuple[_Address, dict[str, str]]:
         """The address that a head names, and the names in it. Raises NotFound, MethodNotAllowed."""
@@ -136,8 +155,11 @@ class Application:
         raise NotFound(f"there is nothing at {shown}; /docs lists what there is")
 
     def _judged_again(self, route: Route, path: dict[str, str], head: Head) -> Principal:
-        """Who asks, if that one may still. Raises Unauthorized, NotAllowed."""
-        principal = self._principal_of(head)
+        """Who asks, if that one may still. Raises Unauthorized, NotAllowed; Overloaded: the token is to be checked once more."""
+        try:
+            principal = self._principal_of(head)
+        except Unchecked:
+            raise _to_check_again() from None
         route.check(principal, path)
         return principal
 
@@ -235,6 +257,16 @@ class Application:
             if bearer is None:
                 raise Unauthorized("the Authorization header carries no bearer token")
         return self._access.principal_of(bearer, head.certificate, head.header(ON_BEHALF))
+
+
+def _to_check_again() -> Overloaded:
+    """So many others were verified meanwhile, or the issuer's keys are others."""
+    return Overloaded("the signed token is to be checked once more; try again")
+
+
+async def _known_no_more(body: bytes) -> Answer:
+    """Answers a request that was judged, and once more, and was of nobody known either time."""
+    raise _to_check_again()
 
 
 def _packings(head: Head) -> str:

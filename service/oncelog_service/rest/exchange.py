@@ -116,6 +116,8 @@ class Admitted(NamedTuple):
     times: Times | None = None
     """Where it counts how long it takes; None: among those that no address has taken."""
     standing: Standing | None = None
+    checking: asyncio.Future[None] | None = None
+    """Is done when it is known who asks, or raises why nobody is: then the request is judged anew."""
 
     @property
     def ends_with_client(self) -> bool:

@@ -35,6 +35,7 @@ from collections.abc import Hashable
 from concurrent.futures import Executor
 from contextlib import aclosing
 from email.utils import formatdate
+from functools import partial
 from typing import Any, Protocol, cast
 from urllib.parse import unquote
 
@@ -443,6 +444,8 @@ class HttpConnection(asyncio.Protocol):
         keep_alive = self._parser.get_http_version() != "1.0" and self._parser.should_keep_alive() and not self._shared.draining
         exchange = self._newest = Exchange(head, keep_alive)
         self._shared.judge(exchange)
+        if exchange.admitted is not None and exchange.admitted.checking is not None:
+            exchange.admitted.checking.add_done_callback(partial(self._has_checked, exchange))
         if self._current is None:
             self._current = exchange
             self._take_turn(exchange)
@@ -450,6 +453,14 @@ class HttpConnection(asyncio.Protocol):
             exchange.waited = True
             self._behind.append(exchange)
             self._transport.pause_reading()
+
+    def _has_checked(self, exchange: Exchange, checking: asyncio.Future[None]) -> None:
+        """Nobody is known to ask: what is still to come of the body is not taken."""
+        error = checking.exception()
+        arrives = exchange is self._newest and not exchange.complete and exchange.refused is None and not self._lost
+        if arrives and isinstance(error, OncelogError):
+            self._shared.bodies.give_back(exchange)
+            self._refuse_one(exchange, error)
 
     def on_body(self, part: bytes) -> None:
         """A part of a body."""
@@ -547,6 +558,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             await self._room(exchange)
             began = self._loop.time()
+            await self._check(exchange)
             if exchange.refused is None and not self._lost and exchange.head.is_packed:
                 await self._unpack(exchange)
             if not self._lost:
@@ -573,6 +585,15 @@ class HttpConnection(asyncio.Protocol):
         if exchange.admitted is not None and exchange.admitted.reads and self._shared.unread.is_pressed:
             exchange.waited = True
             await self._shared.unread.wait_for_room()
+
+    async def _check(self, exchange: Exchange) -> None:
+        """Returns when it is known who asks, or that nobody does."""
+        if exchange.refused is None and exchange.admitted is not None and exchange.admitted.checking is not None:
+            exchange.waited = True
+            try:
+                await asyncio.shield(exchange.admitted.checking)  # others may wait for the same one
+            except OncelogError as error:
+                exchange.refused = error.with_traceback(None)
 
     async def _unpack(self, exchange: Exchange) -> None:
         exchange.unpacking = True
