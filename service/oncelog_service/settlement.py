@@ -4,6 +4,11 @@ A transaction that was aborted, invalidated or timed out must have its rows mark
 one must be settled so that snapshots go further. The transaction service keeps every participant until it has acknowledged the
 end; so this may die at any point and begin again: telling is idempotent.
 
+An acknowledgement says that nothing has to be told any more; it decides nothing. Whatever becomes of it – lost on its way, lost
+with its answer, told by mistake before the topic had dealt with the end –, nothing stays held, and nothing that was aborted
+appears: what stays unsettled on a topic here is asked for once in a while, whoever has acknowledged what, and a poll in a
+transaction asks how that ended which its transaction takes for committed (log/read/polls.py).
+
 What cannot be settled now – its topic is damaged, or another instance serves it – is not asked for again for a moment, and what
 takes long – a roll-back waits for room on the disk – goes on beside the rounds behind it: neither holds up anything else.
 """
@@ -12,10 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import islice
 
 from oncelog.errors import NotServedHere, OncelogError, StorageUnavailable, TransactionsUnavailable
-from oncelog.wire.models import Settlement
+from oncelog.wire.models import Settlement, TransactionState
 from oncelog_service.clock import Clock
 from oncelog_service.topics import Topics
 from oncelog_service.transactions.port import Transactions
@@ -34,6 +40,9 @@ _BUG_SECONDS = 30.0
 """The same of one whose topic met an unforeseen error; each time costs a traceback in the log."""
 _AT_ONCE = 8
 """Topics that are notified of commits, and as many of roll-backs, with the answers that are under way, at the same time."""
+ASK_SECONDS = 10
+"""Between two times that all that is unsettled here is asked for: it is one call, as a rule, and seldom finds anything."""
+_ASKED_AT_ONCE = 1_000
 _ROUND_SECONDS = 0.25
 """How long a round waits for what it has begun."""
 
@@ -45,6 +54,7 @@ class SettlementTask:
         self._topics = topics
         self._transactions = transactions
         self._clock = clock
+        self._ask_again = clock.monotonic() + ASK_SECONDS  # a topic that is opened asks for itself
         self._later: dict[str, float] = {}
         """Participant → when to ask for it again."""
         self._under_way: dict[str, asyncio.Task[int]] = {}
@@ -84,13 +94,32 @@ class SettlementTask:
         without = frozenset((*self._later, *self._under_way))
         found = await self._transactions.unacknowledged(wait_seconds, wanted=self._topics.wanted(without))
         by_participant: dict[str, list[Settlement]] = {}
-        for each in found:
+        for each in dict.fromkeys([*found, *await self._unheard(without)]):
             by_participant.setdefault(each.participant, []).append(each)
         begun = [self._begin(*each) for each in by_participant.items() if each[0] not in self._under_way]
         if not begun:
             return 0
         done, _ = await asyncio.wait(begun, timeout=most_seconds)
         return sum(each.result() for each in begun if each in done)
+
+    async def _unheard(self, without: Collection[str]) -> list[Settlement]:
+        """Some of what has ended and is unsettled on a topic here, as by an acknowledgement that was not the topic's word; of
+        participants ``without`` some. Nothing, if it was asked a moment ago. Raises TransactionsUnavailable."""
+        if self._clock.monotonic() < self._ask_again:
+            return []
+        held = {log.participant: [*log.dedup.fold.unsettled] for log in self._topics.opened.values()}
+        asked = iter(dict.fromkeys(pointer for pointers in held.values() for pointer in pointers))
+        states: dict[int, TransactionState] = {}
+        while some := [*islice(asked, _ASKED_AT_ONCE)]:
+            states |= await self._transactions.states(some)
+        self._ask_again = self._clock.monotonic() + ASK_SECONDS
+        ended = (
+            Settlement(write_pointer=pointer, state=states[pointer], participant=participant)
+            for participant, pointers in held.items()
+            for pointer in pointers
+            if participant not in without and states.get(pointer, "in_progress") != "in_progress"
+        )
+        return [*islice(ended, _ASKED_AT_ONCE)]
 
     def _begin(self, participant: str, of_one: Sequence[Settlement]) -> asyncio.Task[int]:
         task = self._under_way[participant] = asyncio.ensure_future(self._notify(participant, of_one))

@@ -494,6 +494,7 @@ class Topics:
             if row is None or row.deleted:
                 return
             log = await self.open(namespace, topic)
+        log.topic.check_open()  # one of an earlier lease may be of an earlier generation than the participant
         if log.row.generation == generation:
             await log.settle(pointer, committed)
 

@@ -68,6 +68,7 @@ class Ends:
         self.told: list[int] = []
         self.heard: list[int] = []
         self.without: frozenset[str] = frozenset()
+        self.opened: dict[tuple[str, str], object] = {}
 
     def wanted(self, without: frozenset[str]) -> None:
         self.without = without
