@@ -170,6 +170,8 @@ class Settings(HasOrigins):
     without tokens they are not counted."""
     max_invalid_transactions_per_principal: int = Field(default=1_000, ge=1)
     """Transactions, with their checkpoints, of one principal that may be in the list of invalid ones before it begins no more."""
+    max_group_producers_per_principal: int = Field(default=10_000, ge=1)
+    """Names of producers in groups of atomic commits that one principal may have taken."""
     invalid_transaction_seconds: float = Field(default=86_400.0, ge=0)
     """So long after it can have lived an invalid transaction leaves the list by itself, once its topics have rolled it back; 0:
     when it is pruned."""
@@ -382,6 +384,7 @@ class Settings(HasOrigins):
             max_timeout_ms=longest_ms,
             max_messages=self.max_messages,
             max_of_one=self.max_transactions_per_principal,
+            max_names_of_one=self.max_group_producers_per_principal,
         )
 
     @property

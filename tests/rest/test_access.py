@@ -78,6 +78,7 @@ NEEDS = {
     "POST /v1/atomic": "write anywhere",
     "GET /v1/atomic": "nothing",  # but for those of others
     "GET /v1/atomic/{transaction}": "nothing",
+    "DELETE /v1/atomic/{transaction}": "operate",
     "POST /v1/atomic/{transaction}/commit": "write anywhere",  # names no topic
     "POST /v1/atomic/{transaction}/abort": "nothing",
     "GET /v1/atomic/groups/{group}/producers/{producer}": "nothing",
@@ -110,6 +111,7 @@ AUDITED = {
     f"DELETE {TOPIC}/subscriptions/{{subscription}}",
     f"POST {TOPIC}/held/{{writePointer}}",
     f"POST {TX}/prune",
+    "DELETE /v1/atomic/{transaction}",
     "DELETE /v1/atomic/groups/{group}/producers/{producer}",
     "POST /v1/cluster/hand-over",
     "POST /v1/backup",

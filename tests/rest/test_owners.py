@@ -82,6 +82,7 @@ OF_PRODUCERS = [
 NAMES_NONE = {
     f"GET {TX}", f"POST {TX}", f"POST {TX}/prune", f"POST {TX}/states", f"GET {TX}/unacknowledged", f"POST {TX}/unacknowledged",
     "GET /v1/atomic",
+    "DELETE /v1/atomic/{transaction}",  # for operators, whosever it is
     # What a participant says is for services.
     TX + "/{writePointer}/participants", TX + "/{writePointer}/participants/{participant}",
 }  # fmt: skip

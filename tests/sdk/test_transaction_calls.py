@@ -116,6 +116,14 @@ def test_a_producer_of_a_group_is_forgotten_under_its_incarnation(client: Client
         client.group_producer(group, "p")
 
 
+def test_an_id_that_is_freed_is_as_if_it_had_never_been(client: Client, group: str) -> None:
+    name = uuid4().hex
+    client.commit_atomic(name, CommitRequest(group))
+    client.free_atomic(name)
+    with pytest.raises(TransactionNotFound):
+        client.atomic_outcome(name)
+
+
 # --- listings, and what is refused
 
 
@@ -152,6 +160,7 @@ REFUSED: list[Refused] = [
 BY_ID: list[Callable[[Client, str, str], Any]] = [
     lambda client, _, id_: client.atomic_outcome(id_),
     lambda client, _, id_: client.abort_atomic(id_),
+    lambda client, _, id_: client.free_atomic(id_),
     lambda client, _, id_: client.commit_atomic(id_, CommitRequest()),
     lambda client, topic, id_: client.stage(id_, topic, 0, PublishRequest([b"x"])),
 ]

@@ -124,6 +124,7 @@ class Api:
     stage = _waits(AsyncApi.stage)
     commit_atomic = _waits(AsyncApi.commit_atomic)
     abort_atomic = _waits(AsyncApi.abort_atomic)
+    free_atomic = _waits(AsyncApi.free_atomic)
     atomic_outcome = _waits(AsyncApi.atomic_outcome)
     atomic_transactions = _each(AsyncApi.atomic_transactions)
     group_producer = _waits(AsyncApi.group_producer)

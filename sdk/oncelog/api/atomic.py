@@ -76,6 +76,13 @@ class AtomicCalls(TransactionCalls):
         """Drop everything that is staged; idempotent. Raises TransactionNotInProgress, TransactionNotFound."""
         return parse(AtomicOutcome, await self._post(_path(id, "abort"), idempotent=True))
 
+    async def free_atomic(self, id: str) -> None:  # noqa: A002
+        """Free an id that somebody else has taken: one in progress is aborted, and what became of it forgotten.
+
+        Its messages stay, and the same commit again is another one. For who operates. Raises TransactionNotFound.
+        """
+        await self._delete(_path(id))
+
     # --- what is known about them
 
     async def atomic_outcome(self, id: str) -> AtomicOutcome:  # noqa: A002

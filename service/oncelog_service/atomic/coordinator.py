@@ -37,7 +37,7 @@ from oncelog_service.atomic.checks import check_begin, check_commit, check_stage
 from oncelog_service.atomic.endings import ASKED, Brought, Endings, MayAppear, again, anything
 from oncelog_service.atomic.ledger import Ledger, check_assignable, fenced, not_in_progress, producer_of, what
 from oncelog_service.atomic.limits import AtomicLimits
-from oncelog_service.atomic.outcomes import forgettable
+from oncelog_service.atomic.outcomes import forgettable, number_of
 from oncelog_service.atomic.plan import GiveUp, Transaction
 from oncelog_service.atomic.records import Enlist, TopicRef
 from oncelog_service.atomic.recovery import Found, find
@@ -301,7 +301,7 @@ class AtomicCommits:
             check_assignable(id)
             if refusal is None:
                 begin = partial(self.ledger.begin, id=id, group=group, owner=owner)
-                committed = await self.endings.at_once(begin, group, request, brought, by, may)
+                committed = await self.endings.at_once(begin, group, request, brought, by, may, owner)
                 if committed is not None:
                     return committed
             number, _ = self._begin_now(id, group, None, None, owner)
@@ -309,7 +309,7 @@ class AtomicCommits:
         return await self.endings.decide(transaction, request, brought, refusal, by, may)
 
     async def _check_producer(self, group: str, name: str, by: str | None, right: Right = Right.ADMIN) -> None:
-        """Raises NotAllowed: the newest commit under the name is another principal's; that is on disk then."""
+        """Raises NotAllowed: the name is another principal's; that is on disk then."""
         known = self.ledger.producers.get((group, name))
         if known is not None and not may_touch(known.row.owner, by):
             await self._writer.drained()
@@ -345,6 +345,26 @@ class AtomicCommits:
                 check_owner(ended.outcome.owner, by, what(id), Right.OPERATE)
                 return ended.outcome
             raise await self.ledger.no_longer(id, by, Right.OPERATE)
+
+    async def free(self, id: str) -> None:  # noqa: A002
+        """Frees an id that somebody has taken: aborts the transaction if it is in progress, and forgets what became of it.
+
+        Raises TransactionNotFound.
+        """
+        async with self._changing(id):
+            number = self.ledger.numbers.get(id)
+            if number is not None:
+                await self.endings.abort(self.ledger.find(number), ASKED, "it was aborted for its id to be free")
+            elif await self.ledger.find_ended(id) is None:
+                raise await self.ledger.no_longer(id)
+            row = await read(number_of, self._store, id)
+            batch = Batch()
+            batch.delete(Table.ATOMIC_ID, id.encode("ascii"))
+            if row is not None:
+                batch.delete(Table.ATOMIC_OUTCOME, row)
+            self._writer.check()
+            self.ledger.ended.pop(id, None)
+            await self._writer.submit(batch)
 
     # --- ask
 
@@ -417,7 +437,7 @@ class AtomicCommits:
 
         ``incarnation``: only if its newest commit is of this one.
 
-        Raises GroupProducerNotFound; ProducerFenced: it is of another; NotAllowed: its newest commit is another principal's.
+        Raises GroupProducerNotFound; ProducerFenced: it is of another; NotAllowed: the name is another principal's.
         Nothing is forgotten then.
         """
         await self._check_producer(group, name, principal.whose(Right.OPERATE), Right.OPERATE)
@@ -427,7 +447,7 @@ class AtomicCommits:
             assert known is not None
             raise fenced(group, name, incarnation, known.row.incarnation)
         self._writer.check()
-        del self.ledger.producers[group, name]
+        self.ledger.forget_producer(group, name)
         batch = Batch()
         for table in (Table.GROUP_PRODUCER, Table.GROUP_NOTE):
             batch.delete(table, group_producer_key(group, name))

@@ -162,6 +162,7 @@ class Endings:
                 # From here to the hand-over in `_commit` nothing awaits: an await would let another publish take the offsets, or
                 # another commit the branches, that this verdict is about.
                 if self._is_judged(holders, work):
+                    self._ledger.check_name(transaction.group, request.producer, transaction.owner)
                     self._admit(work, may)
                     break
                 work = await self._work(holders, work, carried)
@@ -179,11 +180,13 @@ class Endings:
         brought: Sequence[Brought],
         by: str | None = None,
         may: MayAppear = anything,
+        owner: str | None = None,
     ) -> AtomicOutcome | None:
         """Begins a transaction and commits it in one write, if it brings all of its messages and nothing stands in its way; None:
         that cannot be said without waiting, and nothing was done.
 
-        ``begin`` adds to the batch that it begins, in the step in which memory moves; ``may`` raises before.
+        ``begin`` adds to the batch that it begins, in the step in which memory moves; ``may`` raises before. ``owner``: whose it
+        becomes.
         """
         if request.branches:
             return None
@@ -200,6 +203,7 @@ class Endings:
                 work[each.topic] = _Work(each.log, ready, [_BROUGHT], [staged], 1)
         except OncelogError:
             return None  # it is to begin, for its refusal to be known
+        self._ledger.check_name(group, request.producer, owner)
         self._admit(work, may)
         return await self._commit(begin, request, (), work)
 
@@ -347,9 +351,9 @@ class Endings:
 
     def _note_producer(self, batch: Batch, group: str, became: AtomicOutcome, refuses_gaps: bool) -> None:
         if became.producer is not None and became.sequence_id is not None:
-            of, key = (group, became.producer), group_producer_key(group, became.producer)
-            known = noted(became, became.sequence_id, self._ledger.producers.get(of), refuses_gaps)
-            self._ledger.producers[of] = known
+            key = group_producer_key(group, became.producer)
+            known = noted(became, became.sequence_id, self._ledger.producers.get((group, became.producer)), refuses_gaps)
+            self._ledger.note(group, became.producer, known)
             assert known.note is not None
             batch.put(Table.GROUP_PRODUCER, key, encode_record(known.row))
             batch.put(Table.GROUP_NOTE, key, encode_record(known.note))

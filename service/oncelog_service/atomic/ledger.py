@@ -31,7 +31,7 @@ from oncelog_service.atomic.plan import GiveUp, Transaction
 from oncelog_service.atomic.records import RECORDS, Begin, Record, TopicRef
 from oncelog_service.atomic.recovery import META_KEY, Found
 from oncelog_service.atomic.repeats import Newest, Written, written_by
-from oncelog_service.bounds.holding import Held
+from oncelog_service.bounds.holding import Held, check_held
 from oncelog_service.clock import Clock, RunningClock
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.append.atomic import Copied
@@ -66,6 +66,10 @@ class Ledger:
         """One per partition."""
         self.producers = found.producers
         """(group, name) → its newest atomic commit."""
+        self.names = Held()
+        """Of producers in groups: each takes memory until it is forgotten."""
+        for known in self.producers.values():
+            self.names.add(known.row.owner, 1)
         self._partitions = found.row.partitions
         self._begins = list(found.row.begins)
         self._reserved = self._last = found.row.numbers
@@ -93,6 +97,25 @@ class Ledger:
     def open_numbers(self) -> Sequence[int]:
         """The numbers of all transactions in progress, rising."""
         return sorted(self._partition_of)
+
+    def check_name(self, group: str, producer: str | None, owner: str | None) -> None:
+        """Raises QuotaExceeded unless the owner commits under a name that is known, or may have one more."""
+        if producer is not None and (group, producer) not in self.producers:
+            what, way_out = "names of producers in groups", "have those forgotten that are not needed"
+            held, limit = self.names.of(owner), self._limits.max_names_of_one
+            check_held(owner, held, 1, limit, "group_producers", what, way_out, soon=False)
+
+    def note(self, group: str, producer: str, known: Newest) -> None:
+        """Notes the newest commit under a name."""
+        before = self.producers.get((group, producer))
+        if before is not None:
+            self.names.add(before.row.owner, -1)
+        self.names.add(known.row.owner, 1)
+        self.producers[group, producer] = known
+
+    def forget_producer(self, group: str, producer: str) -> None:
+        """Frees a name."""
+        self.names.add(self.producers.pop((group, producer)).row.owner, -1)
 
     def begin(
         self,
@@ -216,7 +239,7 @@ class Ledger:
     def original(self, group: str, request: CommitRequest, by: str | None = None) -> Newest | None:
         """Returns the producer's newest commit, if its sequence id is that of this one or higher.
 
-        Raises ProducerFenced; NotAllowed: that commit is not one of ``by``, who might fence or outrun its principal; SequenceGap:
+        Raises ProducerFenced; NotAllowed: the name is not that of ``by``, who might fence or outrun its principal; SequenceGap:
         both refuse gaps, and there is one between them.
         """
         if request.producer is None or request.sequence_id is None:

@@ -17,3 +17,5 @@ class AtomicLimits(NamedTuple):
     """Of one request."""
     max_of_one: int = 1_000
     """In progress of one owner; those that nobody with a name began are not counted."""
+    max_names_of_one: int = 10_000
+    """Names of producers in groups that one owner may have: 0.7 kB of memory each, more where they wrote to many topics."""

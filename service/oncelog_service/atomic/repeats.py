@@ -76,7 +76,8 @@ def noted(became: AtomicOutcome, number: int, before: Newest | None, refuses_gap
         known = {each[:2]: each for each in (*earlier, *topics)}
         topics = [_behind(known.pop(each[:2], None), each, number) for each in went]
         earlier = list(known.values())[-MAX_EARLIER:]
-    row = GroupProducerRow(number, became.incarnation, became.id, became.messages or 0, became.checksum, became.owner)
+    owner = (before and before.row.owner) or became.owner  # who takes a name keeps it, whoever else may commit under it
+    row = GroupProducerRow(number, became.incarnation, became.id, became.messages or 0, became.checksum, owner)
     gaps = REFUSED if refuses_gaps else ALLOWED
     return Newest(row, GroupNoteRow(number, became.id, [list(each) for each in topics], [list(each) for each in earlier], gaps))
 

@@ -183,6 +183,10 @@ _ATOMIC_ROUTES = (
     ),
     Route("GET", ATOMIC_COMMIT, atomic.show, "Show what became of an atomic commit", (errors.TransactionNotFound,), right=None),
     Route(
+        "DELETE", ATOMIC_COMMIT, atomic.free, "Free the id of an atomic commit", (errors.TransactionNotFound,),
+        right=Right.OPERATE, audited=True,
+    ),
+    Route(
         "POST", ATOMIC_COMMIT + "/commit", atomic.commit, "Commit atomically over several topics",
         (
             *_EXPECTING, *_JUDGED, *_ENDED, errors.TransactionExists, errors.BranchGone, errors.TransactionalMismatch,

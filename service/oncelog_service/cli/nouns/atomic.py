@@ -48,6 +48,14 @@ def abort(session: Session, transaction: Transaction, yes: Yes = False) -> None:
     _print(session, session.client.abort_atomic(transaction))
 
 
+@command(group, "free", namespaced=False)
+def free(session: Session, transaction: Transaction, yes: Yes = False) -> None:
+    """Free the id of an atomic commit that somebody else has taken. Messages stay; its commit made again is another one."""
+    session.confirm(f"Forget what became of {transaction}? It is aborted if it is in progress, and else may happen twice.", yes)
+    session.client.free_atomic(transaction)
+    session.out.result({"freed": transaction}, f"the id {transaction} is free")
+
+
 @command(group, "producer", namespaced=False, reads=True)
 def producer(session: Session, of_group: Group, name: Producer) -> None:
     """Show the newest atomic commit under a producer's name: what is at or below its sequence id is a duplicate."""

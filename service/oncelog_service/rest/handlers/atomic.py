@@ -80,6 +80,14 @@ async def abort(call: Call) -> AtomicOutcome:
         return _ended(call, await call.service.atomic.abort(call.path["transaction"], call.principal))
 
 
+async def free(call: Call) -> None:
+    """Abort it if it is in progress, and forget what became of it: who comes next begins under the id as if for the first time.
+
+    Its messages stay. A repeat of the commit that was made is another commit then.
+    """
+    await call.service.atomic.free(call.path["transaction"])
+
+
 async def show(call: Call) -> AtomicOutcome:
     """What became of a transaction: `in_progress`, `committed`, `duplicate` or `aborted`. What is answered is durable."""
     return _told(call, await call.service.atomic.show(call.path["transaction"], call.principal))
