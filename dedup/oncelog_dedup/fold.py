@@ -96,6 +96,7 @@ class Fold:
         "_settled",
         "_unsettled",
         "_upcoming",
+        "gone",
     )
 
     def __init__(self, snapshot: Snapshot | None = None) -> None:
@@ -115,6 +116,8 @@ class Fold:
         """How often a producer came behind the head."""
         self._forgotten = 0
         """How often one was taken out of the head."""
+        self.gone = 0
+        """How often a producer was forgotten, or something rolled back: only then may there be fewer of them."""
 
     # --- the log grows --------------------------------------------------------------------------------------------------
 
@@ -176,6 +179,7 @@ class Fold:
         segments = [present.pop(name) for name in names if name in present]
         if not present:
             self._segments.pop(pointer, None)
+        self.gone += len(segments) > 0
         affected = dict.fromkeys(producer for segment in segments for producer, _ in self._close(segment, pointer))
         for producer in affected:
             self._look_again(producer)
@@ -185,6 +189,7 @@ class Fold:
 
     def forget(self, producer: str) -> None:
         """Drop what is known of the producer up to now, however its transactions end. At an operator's word."""
+        self.gone += 1
         self._forgotten += producer in self._head.last_entries
         segment: _Segment | None = self._head
         while segment is not None:

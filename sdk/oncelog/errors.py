@@ -431,7 +431,8 @@ class QuotaExceeded(OncelogError, status=429):
     __doc__ = "A topic, or who asks, has a quota, and this would be more; nothing was done. Try again when it says."
 
     quota: str
-    """`messages` or `bytes`, of a second; else what there is too much of: `transactions`, `topics`, `producers`, `max.bytes`."""
+    """`messages` or `bytes`, of a second; else what there is too much of: `transactions`, `topics`, `producers`, `subscriptions`,
+    `max.bytes`."""
     limit: int
     """So many a second, or at the same time."""
     retry_after_ms: int

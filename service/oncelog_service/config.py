@@ -32,6 +32,8 @@ SECRETS = ("token", "transactions_token", "store")
 """Settings that may hold a secret: each may lie in a file, and no text shows it."""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 """Hosts that are this machine, and that no other reaches."""
+MOST_NAMES = 100_000_000
+"""What no machine's memory has room for, of any kind of name."""
 
 
 class Settings(HasOrigins):
@@ -181,8 +183,10 @@ class Settings(HasOrigins):
     """… and those of all."""
     max_topics_per_namespace: int | None = Field(default=None, ge=1)
     """Topics that a namespace may have; none: as many as are made."""
-    max_producers_per_topic: int | None = Field(default=None, ge=1, le=100_000)
-    """Names of producers that a topic may have, opened or published under, assigned ones too; none: as many as come."""
+    max_producers_per_topic: int = Field(default=200_000, ge=1, le=MOST_NAMES)
+    """Names of producers that a topic may have, opened or published under, assigned ones too: 0.8 kB of memory each."""
+    max_subscriptions_per_topic: int = Field(default=10_000, ge=1, le=MOST_NAMES)
+    """Subscriptions that a topic may have: 0.5 kB of memory each."""
     drain_seconds: float = Field(default=0.0, ge=0, le=3_600)
     """After SIGTERM it says that it is not ready, and answers on for so long, each answer the last one of its connection, before
     it takes no more: as long as a load balancer may take to notice. A second SIGTERM cuts it short. Read again
@@ -405,6 +409,7 @@ class Settings(HasOrigins):
             assigned_producer_ms=round(self.assigned_producer_seconds * 1000),
             max_topics=self.max_topics_per_namespace,
             max_producers=self.max_producers_per_topic,
+            max_subscriptions=self.max_subscriptions_per_topic,
             deduplication=self.deduplication,
             check_expected_offsets=self.check_expected_offsets,
         )

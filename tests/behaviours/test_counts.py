@@ -10,6 +10,8 @@ from uuid import uuid4
 import pytest
 import requests
 
+from oncelog_dedup import Deduplicator
+from oncelog_service.bounds import holding
 from tests.access.carrying import Carrying
 from tests.rest.talk import Topic, assert_problem, done
 from tests.world.house import House, told
@@ -215,6 +217,72 @@ def test_what_a_transaction_brings_counts_until_it_is_rolled_back(house: House) 
     assert_full(topic.publish("x", producer="p", sequenceIds=[0]), "producers", 1, soon=False)
 
 
+# --- subscriptions of a topic
+
+
+def subscribing(topic: Topic, name: str) -> requests.Response:
+    return topic.request("POST", "/subscriptions", json={"name": name, "nonce": uuid4().hex})
+
+
+def test_a_topic_has_so_many_subscriptions_and_deleting_makes_room(house: House) -> None:
+    topic = house.topic
+    for name in ("a", "b", "c"):
+        done(subscribing(topic, name))
+    house.restart(max_subscriptions_per_topic=2)
+    for _ in house.lives():
+        assert_full(subscribing(topic, "new"), "subscriptions", 2, soon=False)
+        for known in ("a", "b", "c"):
+            epoch = done(subscribing(topic, known)).json()["epoch"]
+            done(topic.request("POST", f"/subscriptions/{known}/receive", json={"epoch": epoch}))
+    done(topic.request("DELETE", "/subscriptions/a"))
+    assert_full(subscribing(topic, "new"), "subscriptions", 2, soon=False)
+    done(topic.request("DELETE", "/subscriptions/b"))
+    done(subscribing(topic, "new"))
+    assert_full(subscribing(topic, "a"), "subscriptions", 2, soon=False)
+
+
+def test_names_that_are_gone_and_still_fence_who_had_them_are_bounded_too(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding, "GONE", 2)
+    house.restart(max_subscriptions_per_topic=2, max_producers_per_topic=2)
+    topic = house.topic
+    for name in "abcd":
+        done(subscribing(topic, name))
+        done(topic.request("DELETE", f"/subscriptions/{name}"))
+        done(opening(topic, name))
+        done(topic.request("DELETE", f"/producers/{name}"))
+    for _ in house.lives():
+        for full, quota in ((subscribing(topic, "e"), "subscriptions"), (opening(topic, "e"), "producers")):
+            assert_full(full, quota, 2, soon=False)
+            assert "4 names" in full.json()["detail"]
+    done(subscribing(topic, "a"))
+    done(opening(topic, "a"))
+    house.again()
+    done(subscribing(topic, "e"))
+    done(opening(topic, "e"))
+
+
+def test_a_topic_that_is_full_is_not_counted_for_each_that_is_refused(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.restart(max_producers_per_topic=3)
+    topic = house.topic
+    for number in range(3):
+        done(opening(topic, f"p{number}"))
+        topic.send(f"p{number}", 0)
+    counted: list[int] = []
+    producers = Deduplicator.producers
+
+    def noted(dedup: Deduplicator) -> set[str]:
+        counted.append(1)
+        return producers(dedup)
+
+    monkeypatch.setattr(Deduplicator, "producers", noted)
+    for number in range(20):
+        assert_full(topic.publish("x", producer=f"new{number}", sequenceIds=[0]), "producers", 3, soon=False)
+        topic.send("p0", number + 1)
+    assert len(counted) <= 1
+    done(topic.request("DELETE", "/producers/p1"))
+    done(topic.publish("x", producer="new", sequenceIds=[0]))
+
+
 # --- many at once
 
 
@@ -233,6 +301,7 @@ def come(house: House, number: int, _: str) -> requests.Response:
         ("max_transactions_per_principal", begin),
         ("max_topics_per_namespace", lambda house, number, secret: make(house, f"t{number}", "other", secret)),
         ("max_producers_per_topic", come),
+        ("max_subscriptions_per_topic", lambda house, number, secret: subscribing(house.aside(), f"s{number}")),
     ],
 )
 def test_many_at_once_are_no_more_than_there_may_be(

@@ -5,21 +5,63 @@ Whoever asks does so in the step that makes one more, with nothing awaited in be
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from oncelog.errors import QuotaExceeded
 
 _SOON_MS = 1_000
 """When to come again for what ends by itself; a server's own guess, as ``Retry-After: 1`` is where it is overloaded."""
 
 
+GONE = 10
+"""So many times as many names as may be there may be known altogether, with those that are gone: who had one of these stays
+fenced by it. A job that has a new subscription each hour and deletes it comes to that in eleven years."""
+
+
 def check_names(quota: str, held: int, more: int, limit: int | None, whose: str) -> None:
-    """Raises QuotaExceeded unless there may be so many ``more`` of them. ``quota``: `topics` or `producers`; ``limit``: None for
-    as many as come."""
+    """Raises QuotaExceeded unless there may be so many ``more`` of them. ``quota``: `topics`, `producers` or `subscriptions`;
+    ``limit``: None for as many as come."""
     if limit is not None and held + more > limit:
         raise QuotaExceeded(
             f"{whose} has {held} {quota}, and may have {limit}; nothing was done, delete some that are not needed",
             quota=quota,
             limit=limit,
         )
+
+
+def check_gone(quota: str, known: int, more: int, limit: int | None, whose: str) -> None:
+    """Raises QuotaExceeded unless so many ``more`` names may be known, beside those that are known, gone or not."""
+    if limit is not None and known + more > limit * GONE:
+        raise QuotaExceeded(
+            f"{whose} knows {known} names of {quota}, those with them that are gone, and may know {limit * GONE}; nothing was "
+            "done, use a name again, or have the topic made anew",
+            quota=quota,
+            limit=limit,
+        )
+
+
+class Counted:
+    """About how many names there are: never fewer than there are, and all are looked at only where that may be too many.
+
+    Each that comes is asked for first; they go without a word.
+    """
+
+    __slots__ = ("_at", "_most")
+
+    def __init__(self, most: int) -> None:
+        """``most``: as many as there are, or more."""
+        self._most = most
+        self._at: int | None = None
+
+    def check(self, quota: str, more: int, limit: int, whose: str, gone: int, count: Callable[[], int]) -> None:
+        """Raises QuotaExceeded unless there may be so many ``more``, which come now.
+
+        ``gone``: how often some have gone. Until more have, whoever is refused again has nobody look at all of them.
+        """
+        if self._most + more > limit and self._at != gone:
+            self._most, self._at = count(), gone
+        check_names(quota, self._most, more, limit, whose)
+        self._most, self._at = self._most + more, None
 
 
 def check_held(owner: str | None, held: int, more: int, limit: int, quota: str, what: str, way_out: str, soon: bool) -> None:

@@ -36,8 +36,10 @@ class Limits:
     """A name that the service assigned ends when it was not used for so long."""
     max_topics: int | None = None
     """Of one namespace; None: as many as are made."""
-    max_producers: int | None = None
-    """Names of producers of one topic; None: as many as come."""
+    max_producers: int = 200_000
+    """Names of producers of one topic."""
+    max_subscriptions: int = 10_000
+    """Of one topic."""
     deduplication: bool = True
     """Whether topics deduplicate where neither they nor their namespace say."""
     check_expected_offsets: bool = False

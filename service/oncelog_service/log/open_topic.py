@@ -11,7 +11,7 @@ from dataclasses import InitVar, dataclass, field
 
 from oncelog.errors import StaleMessageId, StorageUnavailable
 from oncelog_dedup import Deduplicator, Fold
-from oncelog_service.bounds.holding import check_names
+from oncelog_service.bounds.holding import Counted, check_gone
 from oncelog_service.bounds.quotas import UNLIMITED, Quota, Rates
 from oncelog_service.bounds.size import MaxBytes, Size
 from oncelog_service.clock import Clock
@@ -111,6 +111,8 @@ class OpenTopic:
     lost: Sequence[tuple[bytes, int]] = field(init=False)
     """As in :class:`Recovered`."""
     size: Size = field(init=False)
+    _counted: Counted = field(init=False)
+    """Its producers."""
     stamps: Stamps = field(init=False)
     """They know the highest id and offset that were handed out."""
     quota: Quota = field(default_factory=lambda: Quota("the topic"))
@@ -140,6 +142,7 @@ class OpenTopic:
         self.lost = recovered.lost
         self.size = recovered.size
         floor = max(self.row.created, self.row.expired_before, self.incarnation.messages_ms)
+        self._counted = Counted(len(self.producers) + self.dedup.producers_at_most)
         self.stamps = Stamps(floor, recovered.fold.upcoming_offset, self.last_row_id or None)
         self.pointers = WritePointers(
             self.transactions,
@@ -190,15 +193,16 @@ class OpenTopic:
 
     def check_producers(self, names: Iterable[str]) -> None:
         """Raises QuotaExceeded where these would be more producers than the topic may have; in the step that makes them known."""
-        limit = self.limits.max_producers
-        if limit is None:
-            return
         new = {name for name in names if not self.has_producer(name)}
-        # They are counted only where they may be too many: it takes a look at each.
-        if new and len(self.producers) + self.dedup.producers_at_most + len(new) > limit:
-            there = self.dedup.producers()
-            there.update(name for name, row in self.producers.items() if row.is_open)
-            check_names("producers", len(there), len(new), limit, "the topic")
+        if new:
+            limit = self.limits.max_producers
+            check_gone("producers", len(self.producers), len(new - self.producers.keys()), limit, "the topic")
+            self._counted.check("producers", len(new), limit, "the topic", self.dedup.fold.gone, self._count_producers)
+
+    def _count_producers(self) -> int:
+        there = self.dedup.producers()
+        there.update(name for name, row in self.producers.items() if row.is_open)
+        return len(there)
 
     @property
     def max_bytes(self) -> MaxBytes | None:

@@ -225,7 +225,8 @@ _READING = (errors.StaleMessageId, errors.OffsetOutOfRange, errors.MessagesExpir
 
 _SUBSCRIPTION_ROUTES = (
     Route(
-        "POST", TOPIC + "/subscriptions", subscriptions.open_, "Open a subscription for a consumer", (*_PLACED, errors.DiskFull),
+        "POST", TOPIC + "/subscriptions", subscriptions.open_, "Open a subscription for a consumer",
+        (*_PLACED, errors.DiskFull, errors.QuotaExceeded),
         right=Right.READ,
     ),
     Route(

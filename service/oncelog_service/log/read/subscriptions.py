@@ -36,6 +36,7 @@ from oncelog.wire.models import (
     TopicAsked,
 )
 from oncelog.wire.transaction import SETTLED
+from oncelog_service.bounds.holding import check_gone, check_names
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.checks import check_acknowledge, check_start
 from oncelog_service.log.names.epochs import begun_by, remembering
@@ -64,6 +65,7 @@ class Subscriptions:
         "_generations",
         "_heard",
         "_limits",
+        "_live",
         "_polls",
         "_prefix",
         "_ranges",
@@ -86,6 +88,7 @@ class Subscriptions:
         self._fold = topic.dedup.fold
         self._limits = topic.limits
         self._rows = rows
+        self._live = sum(row.cursor is not None for row in rows.values())
         self._ranges = ranges
         self._polls = polls
         self._settling = settling
@@ -101,8 +104,8 @@ class Subscriptions:
 
         Raises:
             InvalidRequest, InvalidMessageId, StaleMessageId, OffsetOutOfRange: a subscription that is not there yet cannot begin
-                at that place. ConsumerFenced: the subscription was deleted, or the topic was and made anew, since this was asked
-                first.
+                at that place. QuotaExceeded: there are as many as there may be. ConsumerFenced: the subscription was deleted, or
+                the topic was and made anew, since this was asked first.
         """
         check_start(asked.start)
         if await self._generations.opened_before(SubscriptionRow, asked.name, asked.nonce):
@@ -121,12 +124,20 @@ class Subscriptions:
                 start = await self._offset_at(asked.start)
                 self._topic.check_open()
                 continue  # somebody else may have opened it meanwhile
+            if row.cursor is None:
+                self._check_room(asked.name)
             if asked.name not in self._rows:
                 self._writer.admit()
             epoch = await self._begin(asked.name, asked.nonce, cursor)
             break
         self._hear(asked.name, epoch)
         return await self._shown(asked.name, epoch)
+
+    def _check_room(self, name: str) -> None:
+        """Raises QuotaExceeded unless there may be one of this name, too; in the step that makes it."""
+        limit = self._limits.max_subscriptions
+        check_names("subscriptions", self._live, 1, limit, "the topic")
+        check_gone("subscriptions", len(self._rows), name not in self._rows, limit, "the topic")
 
     async def seek(self, name: str, asked: SeekSubscription) -> Subscription:
         """Put the cursor somewhere else, and begin a new epoch: the caller's, if that is the consumer. Repeated, it does nothing.
@@ -291,7 +302,7 @@ class Subscriptions:
 
     def __len__(self) -> int:
         """How many there are."""
-        return sum(row.cursor is not None for row in self._rows.values())
+        return self._live
 
     @property
     def highest_epoch(self) -> int:
@@ -410,6 +421,7 @@ class Subscriptions:
         before = self._rows.get(name)
         written = self._writer.submit(batch)
         self._rows[name] = row
+        self._live += (row.cursor is not None) - (before is not None and before.cursor is not None)
         if before is not None and before.epoch != row.epoch:
             self._changes.wake()
         await written
