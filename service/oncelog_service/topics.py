@@ -30,6 +30,7 @@ from oncelog.wire.names import check_namespace, check_topic
 from oncelog_service.bounds.holding import check_names
 from oncelog_service.bounds.quotas import Rates
 from oncelog_service.bounds.size import MaxBytes, Size
+from oncelog_service.bounds.slices import slices
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import SETUP, Leases, held_briefly, topic_resource
 from oncelog_service.cluster.placement import preferred
@@ -74,6 +75,9 @@ _PATIENCE_SECONDS = 0.5
 """How long the opening of a topic waits to hear how its transactions ended."""
 _AGAIN_SECONDS = 1.0
 """Between two questions, where nobody says so."""
+
+_LISTED_AT_ONCE = 20
+"""Topics of a list that are described in one step."""
 
 _NO_POLICIES = NamespacePolicies()
 
@@ -234,17 +238,25 @@ class Topics:
     async def names(self, namespace: str) -> list[str]:
         """The names of the topics in a namespace, sorted. Raises InvalidRequest."""
         check_namespace(namespace)
-        return sorted(await read(self._present, namespace))
+        return await read(self._present, namespace)
 
-    async def listed(self, namespace: str, after: str, limit: int) -> list[ListedTopic]:
-        """What is known of the first ``limit`` topics behind ``after`` without opening them, by name. Raises InvalidRequest."""
+    async def rows_behind(self, namespace: str, after: str, limit: int) -> list[tuple[str, TopicRow]]:
+        """The first ``limit`` topics behind ``after``, by name. Raises InvalidRequest."""
         check_namespace(namespace)
-        rows = await self.scans.read(self._rows_behind, namespace, after, limit)
+        return await self.scans.read(self._rows_behind, namespace, after, limit)
+
+    async def listed(self, namespace: str, rows: Sequence[tuple[str, TopicRow]]) -> list[ListedTopic]:
+        """What is known of these topics without opening them."""
         ends = {}
         if self._leases.alive is None:  # a look at a database is a way there and back, for each topic
             unopened = [(name, row) for name, row in rows if (namespace, name) not in self._open]
             ends = await self.scans.read(self._ends, namespace, unopened)
-        return [self._listed(namespace, name, row, ends.get(name)) for name, row in rows]
+        found: list[ListedTopic] = []
+        for at, part in enumerate(slices(rows, _LISTED_AT_ONCE)):
+            if at:
+                await asyncio.sleep(0)
+            found += [self._listed(namespace, name, row, ends.get(name)) for name, row in part]
+        return found
 
     def _rows_behind(self, namespace: str, after: str, limit: int) -> list[tuple[str, TopicRow]]:
         """The first ``limit`` behind a name, by name; what lies before them is not read.
@@ -602,7 +614,7 @@ class Topics:
     def _present(self, namespace: str) -> list[str]:
         begin = f"{namespace}:".encode()
         with closing(self.rows(begin, prefix_end(begin))) as rows:
-            return [topic for (_, topic), row in rows if not row.deleted]
+            return sorted(topic for (_, topic), row in rows if not row.deleted)
 
     async def _existing(self, namespace: str, topic: str) -> TopicRow:
         check_topic_name(namespace, topic)

@@ -64,9 +64,9 @@ def test_pages_go_on_in_the_order_of_names() -> None:
 
     async def paged(service: Service, limit: int, after: str = "") -> list[str]:
         found: list[str] = []
-        while page := await service.topics.listed("default", found[-1] if found else after, limit):
+        while page := await service.topics.rows_behind("default", found[-1] if found else after, limit):
             assert len(page) <= limit
-            found += [each.name for each in page]
+            found += [name for name, _ in page]
         return found
 
     with running_service() as service, Client(service.url) as client:

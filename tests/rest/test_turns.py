@@ -7,33 +7,47 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from oncelog.wire.models import OpenSubscription
+from oncelog.wire.requests import PublishRequest
+from oncelog.wire.transaction import TransactionType
 from oncelog_service.service import Service
-from tests.rest.talk import Calls, Topic
+from tests.access.carrying import Carrying
 from tests.world.service import RunningService, running_service
 from tests.world.turns import AT_MOST, counted
 
-TOPICS = 300
+TOPICS = 200
 WAITERS = 5
+GRANTS = [*(f"write:other/t*{number}" for number in range(20)), "read:many/t*"]
 
 
 @pytest.fixture(scope="module")
 def many() -> Iterator[RunningService]:
-    """A service with many topics that are open."""
+    """A service with many topics that are open, one of which has many producers and subscriptions and holds much back."""
 
     async def make(service: Service) -> None:
         for number in range(TOPICS):
             await service.topics.create("many", f"t{number}", {})
-            await service.topics.open("many", f"t{number}")
+            log = await service.topics.open("many", f"t{number}")
+        for number in range(TOPICS):
+            pointer = (await service.transactions.start(TransactionType.LONG)).write_pointer
+            await log.publish(PublishRequest([b"m"], write_pointer=pointer, producer=f"p{number}", sequence_ids=[0]))
+            await log.subscriptions.open(OpenSubscription(name=f"s{number}", nonce="n"))
+        for number in range(TOPICS):
+            await service.access.create(f"t{number}", ["read:many/t*"], None)
 
-    with running_service() as service:
+    with running_service(token="admin", max_transactions_per_principal=2 * TOPICS) as service:
         service.on_loop(make)
         yield service
+
+
+def publish(service: RunningService, topic: str) -> None:
+    Carrying(service.url, "admin").good("POST", f"/v1/namespaces/many/topics/{topic}/publish", json={"messages": ["m"]})
 
 
 def ask(service: RunningService, after: int, wait: int) -> dict[str, dict[str, int]]:
     """Up to where all of the topics are stable."""
     asked = {"topics": {f"t{number}": {"after": after} for number in range(TOPICS)}, "wait": wait}
-    answer: dict[str, dict[str, int]] = Calls(service.url, "/v1/namespaces/many").good("POST", "/offsets", json=asked)
+    answer: dict[str, dict[str, int]] = Carrying(service.url, "admin").good("POST", "/v1/namespaces/many/offsets", json=asked)
     return answer
 
 
@@ -43,7 +57,7 @@ def test_a_message_costs_who_waits_for_many_topics_a_few_calls_for_each_that_is_
         waiting = [pool.submit(ask, many, 0, 10_000) for _ in range(WAITERS)]
         many.arrived(WAITERS)
         with counted(many.loop) as turns:
-            Topic(many.url, "t7", "many", create=False).publish("m")
+            publish(many, "t7")
             answers = [each.result() for each in waiting]
     assert all(len(answer) == TOPICS and answer["t7"]["stable"] == 1 for answer in answers)
     assert turns.longest < AT_MOST, turns.where
@@ -54,10 +68,38 @@ def test_a_message_that_ends_no_wait_costs_a_look_at_its_own_topic(many: Running
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(ask, many, 1_000, 10_000)
         many.arrived(1)
-        topic = Topic(many.url, "t8", "many", create=False)
-        topic.publish("m")
+        publish(many, "t8")
         with counted(many.loop) as turns:
-            topic.publish("m")
+            publish(many, "t8")
         assert not waiting.done()
-        assert turns.calls < 5 * TOPICS
+        assert turns.calls < 8 * TOPICS
         assert waiting.result()["t8"]["stable"] == 2
+
+
+LISTS = {
+    "/v1/namespaces/many/topics": TOPICS,
+    "/v1/namespaces/many/stats": TOPICS,
+    f"/v1/namespaces/many/topics/t{TOPICS - 1}/producers": TOPICS,
+    f"/v1/namespaces/many/topics/t{TOPICS - 1}/subscriptions": TOPICS,
+    f"/v1/namespaces/many/topics/t{TOPICS - 1}/held": TOPICS,
+    "/v1/subscriptions": TOPICS,
+    "/v1/held": TOPICS,
+    "/v1/transactions": TOPICS,
+    "/v1/tokens": TOPICS,
+}
+"""Address → how many it lists."""
+
+
+def test_names_are_held_against_grants_some_at_a_time(many: RunningService) -> None:
+    somebody = Carrying(many.url, "admin").holding("somebody", *GRANTS)
+    with counted(many.loop) as turns:
+        assert len(somebody.good("GET", "/v1/namespaces/many/topics")) == TOPICS
+    assert turns.longest < AT_MOST, turns.where
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_a_list_gives_others_their_turns(many: RunningService, path: str) -> None:
+    with counted(many.loop) as turns:
+        found = Carrying(many.url, "admin").good("GET", path)
+    assert len(found) >= LISTS[path]
+    assert turns.longest < AT_MOST, turns.where

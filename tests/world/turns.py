@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from types import FrameType
 from unittest import mock
 
-AT_MOST = 5_000
-"""Calls in one turn, 2 ms: a slice of long work, which is meant to be of half a millisecond, and what else is in its step."""
+AT_MOST = 4_000
+"""Calls in one turn, 1.6 ms: a slice of long work, which is meant to be of half a millisecond, and what else is in its step."""
 
 
 class Turns:

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from itertools import islice
 from weakref import WeakValueDictionary
 
 from oncelog.errors import (
@@ -43,6 +43,7 @@ from oncelog_service.atomic.records import Enlist, TopicRef
 from oncelog_service.atomic.recovery import Found, find
 from oncelog_service.atomic.repeats import Written
 from oncelog_service.bounds.holding import check_transactions
+from oncelog_service.bounds.slices import slices
 from oncelog_service.clock import Clock
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.append.atomic import Staged
@@ -56,6 +57,8 @@ from oncelog_service.topics import Topics
 _log = logging.getLogger(__name__)
 
 _ROUND_SECONDS = 0.2
+_LISTED_AT_ONCE = 50
+"""Looked at in one step of a list."""
 _LOOKED_AT = 1_000
 """Outcomes in one step of forgetting them."""
 
@@ -395,11 +398,16 @@ class AtomicCommits:
                 data = await read(self._store.get, Table.ATOMIC_ID, after.encode("ascii", "replace"))
                 number = 0 if data is None else int.from_bytes(data, "big")
             behind = number
-        shown = (self.ledger.status(number) for number in self.ledger.open_numbers if number > behind)
-        listed = (each for each in shown if group in (None, each.group) and may_touch(each.owner, by))
-        found = list(islice(listed, limit))
+        numbers, found = self.ledger.open_numbers, list[AtomicOutcome]()
+        for at, part in enumerate(slices(numbers[bisect_right(numbers, behind) :], _LISTED_AT_ONCE)):
+            if at:
+                await asyncio.sleep(0)
+            shown = (self.ledger.status(number) for number in part if self.ledger.is_open(number))
+            found += [each for each in shown if group in (None, each.group) and may_touch(each.owner, by)]
+            if len(found) >= limit:
+                break
         await self._writer.drained()
-        return found
+        return found[:limit]
 
     async def producer(self, group: str, name: str, principal: Principal = EVERYBODY) -> GroupProducer:
         """Returns the newest commit under a producer's name. Raises GroupProducerNotFound; NotAllowed: it is another's."""

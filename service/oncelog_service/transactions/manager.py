@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
@@ -30,6 +31,7 @@ from oncelog.wire.transaction import POINTERS_PER_MS, Transaction, TransactionTy
 from oncelog_service.access.grants import Right
 from oncelog_service.access.owners import check_owner, may_touch
 from oncelog_service.bounds.holding import check_held, check_transactions
+from oncelog_service.bounds.slices import slices
 from oncelog_service.clock import Clock, SteadyClock
 from oncelog_service.group_commit import Writer
 from oncelog_service.reading import read
@@ -67,6 +69,8 @@ _RECENT_OUTCOMES = 20_000
 _SETTLEMENTS = 1_000
 """Most settlements in one answer."""
 _TIMED_OUT_AT_ONCE = 1_000
+_LISTED_AT_ONCE = 50
+"""Looked at in one step of a list."""
 _TICK_SECONDS = 1.0
 _SHORTEST_PAUSE_SECONDS = 0.05
 """Between two rounds of time-outs, so that many short transactions that end one after the other do not keep the loop busy."""
@@ -271,14 +275,25 @@ class TransactionManager:
         self._check_open()
         if state not in ("in_progress", "invalid"):
             raise InvalidRequest(f"transactions can be listed that are in_progress or invalid, not {state}")
-        if state == "in_progress":
-            ids = [each for each, open_ in self.state.open.items() if each > after and may_touch(open_.owner, by)][:limit]
-        else:
-            invalid = (each for each, ended in self.state.ended.items() if ended.phase is Phase.INVALID and each > after)
-            ids = sorted(each for each in invalid if may_touch(self.state.ended[each].owner, by))[:limit]
-        found = [status for each in ids if (status := self._status(each)) is not None]
+        in_progress, found = state == "in_progress", list[TransactionStatus]()
+        pointers = sorted(self.state.open if in_progress else self.state.ended)
+        for at, part in enumerate(slices(pointers[bisect_right(pointers, after) :], _LISTED_AT_ONCE)):
+            if at:
+                await asyncio.sleep(0)
+                self._check_open()
+            ids = (each for each in part if self._is_listed(each, in_progress, by))
+            found += [status for each in ids if (status := self._status(each)) is not None]
+            if len(found) >= limit:
+                break
         await self._durable()
-        return found
+        return found[:limit]
+
+    def _is_listed(self, pointer: int, in_progress: bool, by: str | None) -> bool:
+        """Tells whether a transaction is in progress still, or invalid, and is one of ``by``."""
+        known = self.state.open.get(pointer) if in_progress else self.state.ended.get(pointer)
+        if known is None or not (in_progress or known.phase is Phase.INVALID):
+            return False
+        return may_touch(known.owner, by)
 
     async def prune(self, pointers: Collection[int] | None, before_ms: int | None) -> int:
         """Forgets invalid transactions. See the port; raises InvalidRequest unless exactly one of the two is given."""

@@ -5,17 +5,19 @@ Consumers, Spark, snapshots and retention all end before the first of these mess
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from oncelog.wire.models import HeldMessages
 from oncelog_dedup import Run
 from oncelog_service.storage.keys import split_row_id
 
 
-def held_messages(unsettled: Mapping[int, Sequence[Run]], limit: int | None = None) -> list[HeldMessages]:
-    """Returns one entry for each write pointer, in the order of their first messages: the first one is what stops everybody."""
-    found = sorted((_held(pointer, runs) for pointer, runs in unsettled.items()), key=lambda each: each.first_offset)
-    return found[:limit]
+def held_messages(unsettled: Mapping[int, Sequence[Run]], limit: int | None = None) -> Iterator[HeldMessages]:
+    """Makes one entry for each write pointer, in the order of their first messages: the first one is what stops everybody. What
+    is held when the first one is asked for is what counts."""
+    first = sorted(unsettled.items(), key=lambda each: each[1][0].first_offset)[:limit]
+    for pointer, runs in [(pointer, (*runs,)) for pointer, runs in first]:
+        yield _held(pointer, runs)
 
 
 def count_held(unsettled: Mapping[int, Sequence[Run]]) -> int:

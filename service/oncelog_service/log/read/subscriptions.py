@@ -12,6 +12,7 @@ They are given what is stable: of messages in transactions those that are commit
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from heapq import nsmallest
@@ -37,6 +38,7 @@ from oncelog.wire.models import (
 )
 from oncelog.wire.transaction import SETTLED
 from oncelog_service.bounds.holding import check_gone, check_names
+from oncelog_service.bounds.slices import slices
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.checks import check_acknowledge, check_start
 from oncelog_service.log.names.epochs import begun_by, remembering
@@ -52,6 +54,7 @@ from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.records import SubscriptionRow, encode_record
 
 _FOUND_AT_ONCE = 100
+_SHOWN_AT_ONCE = 50
 """Offsets by bisection, about 30 seeks each, before others have a turn on the thread."""
 
 
@@ -351,23 +354,28 @@ class Subscriptions:
         behind = sorted(offset for offset in first if offset < upcoming)
         for at in range(0, len(behind), _FOUND_AT_ONCE):
             published |= await read(_published, self._store, self._prefix, behind[at : at + _FOUND_AT_ONCE])
-        return [
-            Subscription(
-                name=name,
-                generation=offsets.generation,
-                epoch=epoch,
-                cursor=cursor,
-                lag=upcoming - max(cursor, offsets.earliest),
-                lost=max(0, offsets.earliest - cursor),
-                upcoming_offset=upcoming,
-                stable_offset=offsets.stable,
-                held_by=None if held is None else held.write_pointer,
-                held_since_ms=None if held is None else split_row_id(held.first_id)[0],
-                oldest_ms=published.get(max(cursor, offsets.earliest)),
-                heard_ms=heard.get(name),
-            )
-            for name, epoch, cursor in rows
-        ]
+        shown: list[Subscription] = []
+        for at, part in enumerate(slices(rows, _SHOWN_AT_ONCE)):
+            if at:
+                await asyncio.sleep(0)
+            shown += [
+                Subscription(
+                    name=name,
+                    generation=offsets.generation,
+                    epoch=epoch,
+                    cursor=cursor,
+                    lag=upcoming - max(cursor, offsets.earliest),
+                    lost=max(0, offsets.earliest - cursor),
+                    upcoming_offset=upcoming,
+                    stable_offset=offsets.stable,
+                    held_by=None if held is None else held.write_pointer,
+                    held_since_ms=None if held is None else split_row_id(held.first_id)[0],
+                    oldest_ms=published.get(max(cursor, offsets.earliest)),
+                    heard_ms=heard.get(name),
+                )
+                for name, epoch, cursor in part
+            ]
+        return shown
 
     # --- places
 

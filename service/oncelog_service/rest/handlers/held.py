@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TypeVar
 
 from oncelog.errors import NotSupported, TransactionsUnavailable
 from oncelog.wire.models import EndHeld, HeldMessages, HeldOnTopic, TransactionState
+from oncelog_service.bounds.slices import slices
 from oncelog_service.log.groups.held import held_messages
 from oncelog_service.rest.bodies import query_limit
 from oncelog_service.rest.handlers.transactions import pointer_of
 from oncelog_service.rest.routes import HELD, Call
 
 M = TypeVar("M", bound=HeldMessages)
+T = TypeVar("T")
+_MADE_AT_ONCE = 25
+
+
+_TOPICS_AT_ONCE = 200
+"""Of which most hold nothing back."""
 
 
 async def on_topic(call: Call) -> list[HeldMessages]:
@@ -23,7 +31,7 @@ async def on_topic(call: Call) -> list[HeldMessages]:
     it; null: it does not know this pointer, or cannot be asked now.
     """
     log = await call.log()
-    return await _with_states(call, held_messages(log.dedup.fold.unsettled, query_limit(call)))
+    return await _with_states(call, await _made(held_messages(log.dedup.fold.unsettled, query_limit(call))))
 
 
 async def everywhere(call: Call) -> list[HeldOnTopic]:
@@ -32,16 +40,24 @@ async def everywhere(call: Call) -> list[HeldOnTopic]:
     With `here=true` only of the instance that is asked.
     """
     limit = query_limit(call)
-    found = [
-        HeldOnTopic(namespace=namespace, topic=topic, **each.model_dump())
-        for (namespace, topic), log in call.service.topics.opened.items()
-        for each in held_messages(log.dedup.fold.unsettled, limit)
-    ]
-    answered = await _with_states(call, found)
+    found: list[HeldOnTopic] = []
+    for at, part in enumerate(slices([*call.service.topics.opened.items()], _TOPICS_AT_ONCE)):
+        if at:
+            await asyncio.sleep(0)
+        for (namespace, topic), log in part:
+            if unsettled := log.dedup.fold.unsettled:
+                held = await _made(held_messages(unsettled, limit))
+                found += await _made(HeldOnTopic(namespace=namespace, topic=topic, **each.model_dump()) for each in held)
+                if len(found) > 2 * limit:
+                    found = _oldest(found, limit)
+    answered = await _with_states(call, _oldest(found, limit))
     if call.query.get("here", "false") != "true":
         answered += await _elsewhere(call, limit)
-    answered.sort(key=lambda each: (each.since_ms, each.write_pointer))
-    return answered[:limit]
+    return _oldest(answered, limit)
+
+
+def _oldest(found: list[HeldOnTopic], limit: int) -> list[HeldOnTopic]:
+    return sorted(found, key=lambda each: (each.since_ms, each.write_pointer))[:limit]
 
 
 async def end(call: Call, asked: EndHeld) -> None:
@@ -62,7 +78,17 @@ async def _with_states(call: Call, found: list[M]) -> list[M]:
     with suppress(TransactionsUnavailable):
         if found:
             states = await call.service.topics.states([each.write_pointer for each in found])
-    return [each.model_copy(update={"state": states.get(each.write_pointer)}) for each in found]
+    return await _made(each.model_copy(update={"state": states.get(each.write_pointer)}) for each in found)
+
+
+async def _made(each: Iterable[T]) -> list[T]:
+    """Makes them, some at a time."""
+    found: list[T] = []
+    for part in slices(each, _MADE_AT_ONCE):
+        if found:
+            await asyncio.sleep(0)
+        found += part
+    return found
 
 
 async def _elsewhere(call: Call, limit: int) -> list[HeldOnTopic]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 
 from oncelog.errors import ProducerNotFound
 from oncelog.wire.models import OpenedProducer, OpenProducer, Producer, Why
 from oncelog_service.access.grants import Right
+from oncelog_service.bounds.slices import slices
 from oncelog_service.rest.bodies import query_int, query_limit, query_optional_int
 from oncelog_service.rest.handlers.messages import check_producer
 from oncelog_service.rest.routes import Call
+
+_SHOWN_AT_ONCE = 50
 
 
 async def open_(call: Call, asked: OpenProducer) -> OpenedProducer:
@@ -29,10 +33,13 @@ async def list_(call: Call) -> list[Producer]:
     limit = query_limit(call)
     log = await call.log()
     names = await log.producers.names(call.query.get("after", ""), limit)
-    shown = []
-    for name in names:
-        with suppress(ProducerNotFound):  # forgotten while the names were sorted
-            shown.append(log.producers.show(name))
+    shown: list[Producer] = []
+    for at, part in enumerate(slices(names, _SHOWN_AT_ONCE)):
+        if at:
+            await asyncio.sleep(0)
+        for name in part:
+            with suppress(ProducerNotFound):  # forgotten while the names were sorted, or others were shown
+                shown.append(log.producers.show(name))
     return shown
 
 

@@ -11,6 +11,9 @@ from oncelog_service.rest import cdap
 from oncelog_service.rest.bodies import query_limit, query_optional_int, query_texts, read_json
 from oncelog_service.rest.routes import Call
 
+_LOOKED_AT = 500
+"""Topics at a time, of which who asks may know few."""
+
 
 def _name(call: Call) -> tuple[str, str]:
     return call.path["namespace"], call.path["topic"]
@@ -49,8 +52,7 @@ async def list_(call: Call) -> list[str]:
     """The names, sorted, of those that who asks has a right on."""
     namespace = call.path["namespace"]
     names = await call.service.topics.names(namespace)
-    call.still()
-    return [each for each in names if call.principal.may(Right.DESCRIBE, namespace, each)]
+    return await call.seen(names, lambda who, name: who.may(Right.DESCRIBE, namespace, name))
 
 
 async def delete(call: Call) -> None:
@@ -111,22 +113,21 @@ async def list_stats(call: Call) -> list[ListedTopic]:
     than `limit` entries only if it is the last.
     """
     namespace = call.path["namespace"]
-    found, after, limit = list[ListedTopic](), call.query.get("after", ""), query_limit(call)
+    topics, found = call.service.topics, list[ListedTopic]()
+    after, limit = call.query.get("after", ""), query_limit(call)
     while len(found) < limit:
-        page = await call.service.topics.listed(namespace, after, limit)
-        call.still()
-        if not page:
+        there = await topics.rows_behind(namespace, after, max(limit, _LOOKED_AT))
+        if not there:
             break
-        found += [each for each in page if call.principal.may(Right.DESCRIBE, namespace, each.name)]
-        after = page[-1].name
-    return found[:limit]
+        seen = await call.seen(there, lambda who, row: who.may(Right.DESCRIBE, namespace, row[0]))
+        found += await topics.listed(namespace, seen[: limit - len(found)])
+        after = there[-1][0]
+    return found
 
 
 async def namespaces(call: Call) -> list[str]:
     """Every namespace that has a topic or a policy, sorted, of those in which who asks may have a right."""
-    namespaces = await call.service.topics.namespaces()
-    call.still()
-    return [each for each in namespaces if call.principal.knows(each)]
+    return await call.seen(await call.service.topics.namespaces(), lambda who, namespace: who.knows(namespace))
 
 
 async def get_policies(call: Call) -> NamespacePolicies:
