@@ -83,6 +83,21 @@ async def test_checkpoints_of_nobody_count_against_all() -> None:
         await begun(manager)
 
 
+async def test_transactions_of_one_are_on_so_many_topics_all_together() -> None:
+    async with House(max_of_one=2, max_topics_each=2).life() as manager:
+        first, second = await begun(manager), await begun(manager)
+        for topic in range(3):
+            await manager.enlist(first, f"here:default/t{topic}/1")
+        await manager.enlist(second, ORDERS)
+        with pytest.raises(QuotaExceeded) as refused:
+            await manager.enlist(second, "here:default/t0/1")
+        assert_full(refused.value, "participants", soon=True)
+        await manager.enlist(second, ORDERS)  # where it is already
+        await manager.enlist(await begun(manager, "bob"), ORDERS)
+        await manager.commit(first)
+        await manager.enlist(second, "here:default/t0/1")
+
+
 # --- invalid
 
 

@@ -289,6 +289,7 @@ class Transactions:
                 self.state.invalid,
                 [(known.owner, len(known.pointers)) for known in self.all if known.hidden and known.state == "invalid"],
             ),
+            (self.state.enlisted, [(known.owner, len(known.unacknowledged)) for known in self.all if known.open]),
             (self.state.changed, kept),
         )
         for counted, each in held:

@@ -19,6 +19,8 @@ class TransactionLimits:
     max_of_one: int = 1_000
     """In progress of one owner, with their checkpoints; those that nobody with a name began are bounded by ``max_in_progress``
     alone."""
+    max_topics_each: int = 20
+    """Pointers of an owner may be on so many topics as there may be of them, times this; each is looked through by a publish."""
     max_invalid_of_one: int = 1_000
     """Invalid ones of an owner, with their checkpoints, at which it begins none: 8 bytes each in every answer to a start."""
     invalid_kept_ms: int = 86_400_000

@@ -354,6 +354,9 @@ class TransactionManager:
             return None
         edits = decisions.enlist(self.state, pointer, participant)
         if edits:
+            owner, limit = self.state.owner(pointer), self.limits.max_of_one * self.limits.max_topics_each
+            of_those = "topics in transactions in progress", "end some"
+            check_held(owner, self.state.enlisted.of(owner), 1, limit, "participants", *of_those, soon=True)
             # Lazily: it shares the sync of the messages that follow on it.
             self._log.append(self.state, edits, Batch(), lazily=True)
         return Owned(self.state.owner(pointer))

@@ -261,6 +261,8 @@ class TransactionsState:
         self._invalids: tuple[int, ...] | None = ()
         self.in_progress = Held()
         """Pointers of transactions in progress, in whatever phase: one each, and its checkpoints."""
+        self.enlisted = Held()
+        """Participants of transactions in progress, once for each pointer."""
         self.invalid = Held()
         """Pointers of invalid transactions."""
         self.changed = Held()
@@ -424,6 +426,7 @@ class TransactionsState:
         root = self.roots[edit.pointer]
         transaction = self.open[root]
         self.open[root] = transaction._replace(participants=(*transaction.participants, Participant(*edit)))
+        self.enlisted.add(transaction.owner, 1)
 
     def _acknowledged(self, edit: Acknowledged) -> None:
         root = self.roots[edit.pointer]
@@ -458,6 +461,7 @@ class TransactionsState:
         self.roots[pointer] = pointer
         self.pointers[pointer] = None
         self.in_progress.add(transaction.owner, 1 + len(transaction.checkpoints))
+        self.enlisted.add(transaction.owner, len(transaction.participants))
         self.changed.add(transaction.owner, weight(transaction.changes))
         if transaction.kind is TransactionType.SHORT:
             self._shorts[pointer] = self._checked[pointer] = None
@@ -488,6 +492,7 @@ class TransactionsState:
         for each in pointers:
             del self.pointers[each]
         self.in_progress.add(transaction.owner, -len(pointers))
+        self.enlisted.add(transaction.owner, -len(transaction.participants))
         self.changed.add(transaction.owner, -weight(transaction.changes))
         self._shorts.pop(pointer, None)
         self._checked.pop(pointer, None)
