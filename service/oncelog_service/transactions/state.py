@@ -225,7 +225,7 @@ class LateCommit(NamedTuple):
 
 _LATE_COMMITS = 1_000
 """Up to so many late commits are kept before those that nobody needs are swept out."""
-_KEY_BYTES, _SET_BYTES = 120, 320
+_KEY_BYTES, _SET_BYTES = 120, 350
 """Beyond a key's own bytes, and beyond those of a set's keys: measured, CPython 3.11."""
 _SWEPT_KEYS = 20_000
 """Of change sets that are dropped at a time: 10 ms."""
