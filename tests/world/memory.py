@@ -6,6 +6,7 @@ import gc
 import sys
 from collections import deque
 from collections.abc import Iterator
+from functools import cache
 from types import ModuleType
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
@@ -61,8 +62,11 @@ def unbounded_caches(*packages: str) -> Iterator[tuple[str, object]]:
     """The functions of these packages that remember all that they were ever asked."""
     for module in _modules(packages):
         for name, value in list(vars(module).items()):
-            if hasattr(value, "cache_parameters") and value.cache_parameters()["maxsize"] is None:
+            if isinstance(value, _CACHED) and value.cache_parameters()["maxsize"] is None:
                 yield name, value
+
+
+_CACHED = type(cache(len))
 
 
 def _modules(packages: tuple[str, ...]) -> list[ModuleType]:
