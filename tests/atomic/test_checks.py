@@ -11,7 +11,7 @@ from oncelog.errors import InvalidMessageId, InvalidRequest, RequestTooLarge
 from oncelog.wire.codec import decode_commit_request, encode_commit_request
 from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import BeginAtomic
-from oncelog.wire.requests import CommitRequest, Part, PublishRequest
+from oncelog.wire.requests import MAX_CARRIED, CommitRequest, Part, PublishRequest
 from oncelog_service.atomic.checks import MAX_BRANCHES, MAX_CHUNK, check_begin, check_commit, check_stage
 from oncelog_service.atomic.limits import AtomicLimits
 
@@ -100,6 +100,15 @@ def test_a_commit_is_bounded(request_: CommitRequest, limit: int) -> None:
     with pytest.raises(RequestTooLarge) as caught:
         check_commit("id", request_, LIMITS)
     assert caught.value.limit == limit
+
+
+def test_a_topic_weighs_as_a_hundred_messages_do() -> None:
+    parts = [part(f"t{number}") for number in range(124)]
+    check_commit("id", CommitRequest(parts=parts[1:]), LIMITS._replace(max_messages=10_000))
+    with pytest.raises(RequestTooLarge) as caught:
+        check_commit("id", CommitRequest(parts=parts), LIMITS._replace(max_messages=10_000))
+    assert caught.value.limit == MAX_CARRIED
+    check_commit("id", CommitRequest(parts=parts), LIMITS._replace(max_messages=20_000))
 
 
 def test_a_message_id_in_a_part_that_is_none_is_said_to_be_that() -> None:

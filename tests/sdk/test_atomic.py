@@ -29,7 +29,7 @@ from oncelog.errors import (
 from oncelog.producing.cutting import REQUEST
 from oncelog.transactions import atomic as module
 from oncelog.wire.models import AtomicOutcome
-from oncelog.wire.requests import CommitRequest, PublishRequest
+from oncelog.wire.requests import TOPIC_WEIGHT, CommitRequest, PublishRequest
 from tests.sdk.fakes import Answer, Fate, Request, meeting, problem
 from tests.sdk.topics import payloads
 from tests.world.service import RunningService
@@ -80,6 +80,17 @@ def test_a_small_commit_is_one_request(house: RunningService, client: Client, to
     assert (of(batch).id, of(batch).group, of(batch).state, of(batch).messages) == (batch.id, "g", "committed", 3)
     assert client.atomic_outcome(batch.id) == of(batch)
     assert payloads(client, *topics) == [b"1", b"3", b"2"]
+
+
+def test_of_many_topics_some_are_staged_so_that_the_commit_is_little_work(
+    monkeypatch: pytest.MonkeyPatch, house: RunningService, client: Client, topics: list[str]
+) -> None:
+    monkeypatch.setattr(module, "MAX_CARRIED", TOPIC_WEIGHT + 1)
+    with meeting(house.url, at_commits()) as (through, requests), through.atomic("g") as batch:
+        for topic in topics:
+            batch.send(topic, b"1")
+    assert made(requests) == ["POST atomic", "PUT 0", "POST commit"]
+    assert [payloads(client, topic) for topic in topics] == [[b"1"]] * 2
 
 
 @pytest.mark.parametrize(

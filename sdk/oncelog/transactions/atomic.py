@@ -33,7 +33,7 @@ from oncelog.values.outgoing import CARRIES, Outgoing, carrying, outgoing
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.names import ATOMIC_ID_PATTERN
-from oncelog.wire.requests import CommitRequest
+from oncelog.wire.requests import MAX_CARRIED, TOPIC_WEIGHT, CommitRequest
 
 State = Literal["in_progress", "staged", "committed", "refused", "aborted", "in_doubt"]
 
@@ -182,6 +182,12 @@ class _Messages:
         while self._size > to_bytes or self._messages > REQUEST.messages:
             by_size = self._size > to_bytes
             await self._stage(max(self._topics.values(), key=lambda each: each.size if by_size else each.messages))
+
+    async def _narrow(self) -> None:
+        """Stages topics until one request may bring the rest of them, those with the most messages first."""
+        left = sorted((each for each in self._topics.values() if each.messages), key=lambda each: each.messages)
+        while self._messages + TOPIC_WEIGHT * len(left) > MAX_CARRIED:
+            await self._stage(left.pop())
 
     async def _stage(self, topic: TopicChunks, but_last: bool = False) -> None:
         """Stages the topic's chunks. A failure is the end: what is staged then is not what was sent."""
@@ -332,6 +338,7 @@ class _Batch(_Messages):
         for topic in self._topics.values():
             await self._stage(topic, but_last=True)
         await self._spill(REQUEST.bytes)
+        await self._narrow()
         parts = [part for topic in self._topics.values() if (part := topic.rest()) is not None]
         return replace(self._asks, parts=parts, branches=list(self._branches))
 

@@ -85,6 +85,12 @@ class Part(NamedTuple):
     request: PublishRequest
 
 
+TOPIC_WEIGHT = 100
+"""Messages that take as long to commit as a topic does, which is 0.15 ms."""
+MAX_CARRIED = 12_500
+"""What one request may commit, its messages and the weight of its topics: 20 ms, in which nobody else is served."""
+
+
 @dataclass(slots=True)
 class CommitRequest:
     """An atomic commit: of what was staged under the transaction's own id, of ``parts``, and of other branches, in this order."""
@@ -104,6 +110,8 @@ class CommitRequest:
     refuses_gaps: bool = field(default=False, compare=False)
     """With ``producer``: it comes right behind the newest one, or is refused, if that said the same of itself. It travels in the
     address, where a service that does not know it passes over it."""
+    fingerprint: str | None = field(default=None, compare=False, repr=False)
+    """That of what it carries, if it was made before, beside the event loop."""
 
     @property
     def carries(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oncelog.errors import InvalidRequest, RequestTooLarge
-from oncelog.wire.requests import CommitRequest, Part, PublishRequest
+from oncelog.wire.requests import MAX_CARRIED, TOPIC_WEIGHT, CommitRequest, Part, PublishRequest
 from oncelog_dedup import MAX_SEQUENCE_ID
 from oncelog_service.atomic.limits import AtomicLimits
 from oncelog_service.log.checks import check_publish
@@ -41,6 +41,13 @@ def check_commit(id: str, request: CommitRequest, limits: AtomicLimits) -> None:
     if messages > limits.max_messages:
         most = limits.max_messages
         raise RequestTooLarge(f"{messages} messages in one request; {most} are the most", limit=most)
+    most = max(MAX_CARRIED, limits.max_messages)
+    if messages + TOPIC_WEIGHT * len(request.parts) > most:
+        raise RequestTooLarge(
+            f"{messages} messages for {len(request.parts)} topics in one request, where a topic counts as {TOPIC_WEIGHT}; "
+            f"{most} are the most: stage some before",
+            limit=most,
+        )
     named: set[tuple[str, str]] = set()
     for part in request.parts:
         _check_part(part, limits)

@@ -37,7 +37,7 @@ from oncelog_service.atomic.checks import check_begin, check_commit, check_stage
 from oncelog_service.atomic.endings import ASKED, Brought, Endings, MayAppear, again, anything
 from oncelog_service.atomic.ledger import Ledger, check_assignable, fenced, not_in_progress, producer_of, what
 from oncelog_service.atomic.limits import AtomicLimits
-from oncelog_service.atomic.outcomes import forgettable, number_of
+from oncelog_service.atomic.outcomes import fingerprint, forgettable, number_of
 from oncelog_service.atomic.plan import GiveUp, Transaction
 from oncelog_service.atomic.records import Enlist, TopicRef
 from oncelog_service.atomic.recovery import Found, find
@@ -57,6 +57,8 @@ from oncelog_service.topics import Topics
 _log = logging.getLogger(__name__)
 
 _ROUND_SECONDS = 0.2
+_DIGESTED_AT_ONCE = 500
+"""Messages of a commit, 1 ms; of more the fingerprint is made on a thread."""
 _LISTED_AT_ONCE = 50
 """Looked at in one step of a list."""
 _LOOKED_AT = 1_000
@@ -262,6 +264,8 @@ class AtomicCommits:
             StorageFailed: not definite; ask for the outcome.
         """
         check_commit(id, request, self._limits)
+        if sum(len(part.request.payloads) for part in request.parts) > _DIGESTED_AT_ONCE:
+            request.fingerprint = await asyncio.to_thread(fingerprint, request)
         async with self._changing(id):
             ended = await self.ledger.find_ended(id)
             if ended is not None:

@@ -44,6 +44,8 @@ def fingerprint(request: CommitRequest) -> str | None:
     """
     if not request.carries:
         return None
+    if request.fingerprint is not None:
+        return request.fingerprint
     number = (request.producer, request.sequence_id, request.incarnation, request.checksum)
     digest = blake2b(repr((list(request.branches), number)).encode(), digest_size=16)
     for part in sorted(request.parts, key=lambda each: (each.namespace, each.topic)):
