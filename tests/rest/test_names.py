@@ -46,6 +46,8 @@ class Asked(NamedTuple):
     """Of a body that has one."""
     query: str = ""
     path: Mapping[str, str] = ANY
+    media: str = ""
+    """Instead of those that it has."""
 
 
 def long(place: str, size: int = LONG) -> str:
@@ -157,6 +159,8 @@ def asked() -> Iterator[Asked]:
             yield Asked(route, kind, path={**ANY, kind: long(kind, LONG_IN_A_HEAD)})
         for parameter in route.query:
             yield Asked(route, parameter, query=f"{parameter}={long(parameter, LONG_IN_A_HEAD)}")
+        if route.request:
+            yield Asked(route, "content-type", {}, media=long("content-type", LONG_IN_A_HEAD))
         if route.model is not None:
             for place, body in bodies_of(route.model):
                 yield Asked(route, place, body)
@@ -170,7 +174,7 @@ def sendings(request: Asked) -> Iterator[tuple[bytes, str]]:
     if request.place in DATA:
         return
     if not request.schema:
-        yield json.dumps(request.body).encode() if request.body is not None else b"", JSON
+        yield json.dumps(request.body).encode() if request.body is not None else b"", request.media or JSON
         return
     for media in (JSON, ONCELOG_AVRO):
         yield encode(request.schema, media, request.body), media
@@ -201,7 +205,7 @@ def test_every_name_of_every_address_is_refused_where_it_is_read_and_nothing_kee
                 headers={"content-type": media},
                 timeout=TIMEOUT,
             )
-            told = f"{request.route.method} {request.route.path}, {request.place} in {media}: {answer.status_code}"
+            told = f"{request.route.method} {request.route.path}, {request.place} in {media[:40]}: {answer.status_code}"
             if not (400 <= answer.status_code < 500 or request.query):
                 wrong.append(f"{told} {answer.text[:200]}")
             elif len(answer.content) > SHORT and answer.status_code >= 400:

@@ -102,7 +102,7 @@ def decode(name: str, content_type: str, body: bytes, items: int = MAX_ITEMS) ->
     media = essence(content_type)
     if name not in _SCHEMAS.get(media, ()):
         read = ", ".join(media_types_of(name))
-        raise UnsupportedMediaType(f"Content-Type {media or '(none)'} is not read here; use {read}")
+        raise UnsupportedMediaType(f"Content-Type {media[:100] or '(none)'} is not read here; use {read}")
     if media == JSON:
         return _decode_json(name, _SCHEMAS[media][name][0], body, items)
     return _decode_avro(name, _READERS[media][name], body, items)

@@ -109,7 +109,7 @@ def _json(call: Call, what: str) -> Any:
         return {}
     media = essence(call.content_type)
     if media != JSON:
-        raise UnsupportedMediaType(f"Content-Type {media or '(none)'} is not read here; use {JSON}")
+        raise UnsupportedMediaType(f"Content-Type {media[:100] or '(none)'} is not read here; use {JSON}")
     return decode_json(call.body, what, MAX_JSON_VALUES)
 
 
