@@ -20,6 +20,7 @@ from oncelog.wire.avro_parts import (
     encode_bytes,
     encode_long,
     encode_long_run,
+    encode_longs,
     encode_string,
 )
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO
@@ -322,6 +323,11 @@ def test_many_messages_are_joined_to_the_bytes_that_avro_writes(keys: list[bytes
 )
 def test_rising_longs_are_each_of_them(start: int, count: int) -> None:
     assert encode_long_run(start, count) == [encode_long(value) for value in range(start, start + count)]
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 300), max_size=50))
+def test_longs_are_each_of_them(values: list[int]) -> None:
+    assert encode_longs(values) == [encode_long(value) for value in values]
 
 
 # --- rollback -----------------------------------------------------------------------------------------------------------

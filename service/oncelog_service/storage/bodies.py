@@ -19,6 +19,7 @@ from oncelog.wire.avro_parts import (
     encode_length,
     encode_long,
     encode_long_run,
+    encode_longs,
     encode_string,
     encode_tails,
 )
@@ -49,7 +50,7 @@ def encode_bodies(columns: Columns, *before: Part) -> Bodies:
     if ids is not None and ids[-1] - ids[0] == len(ids) - 1:  # they rise strictly, so they leave nothing out
         head.append(ids[0])
     elif ids is not None:
-        apart.append([*map(encode_long, ids)])
+        apart.append(encode_longs(ids))
     if apart or tails is not None:
         apart.append(tails or [_NO_TAIL] * len(payloads))
     else:
