@@ -76,7 +76,7 @@ class Bare:
     def __init__(self, log: Log) -> None:
         self._log = log
 
-    def admit(self, head: Head) -> Admitted:
+    def admit(self, head: Head, address: object = None) -> Admitted:
         if head.method != "POST":
             raise NotFound
         return Admitted(self._publish, reads=False)

@@ -251,6 +251,11 @@ class Fold:
         return () if present is None else tuple(present)
 
     @property
+    def has_unsettled(self) -> bool:
+        """Whether anything in the log is of a transaction that is not settled."""
+        return bool(self._segments)
+
+    @property
     def unsettled(self) -> Mapping[int, tuple[Run, ...]]:
         """Write pointer → its unsettled runs in log order. A view that follows the fold, not a copy."""
         return _Unsettled(self._segments)

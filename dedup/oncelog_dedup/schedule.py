@@ -56,6 +56,10 @@ class SnapshotSchedule:
             return False
         return held >= self._every_messages or now - self._since >= self._every_seconds
 
+    def may_be_due(self, now: float) -> bool:
+        """Whether :meth:`due` can say so at this moment, whatever it is told: that is to be found out only then."""
+        return self._messages >= self._every_messages or now - self._since >= self._every_seconds
+
     def done(self, now: float, covered: int | None = None) -> None:
         """Note that a snapshot covering ``covered`` of the counted messages (default: all) was written."""
         self._messages = 0 if covered is None else max(0, self._messages - covered)

@@ -432,7 +432,7 @@ class QuotaExceeded(OncelogError, status=429):
 
     quota: str
     """`messages` or `bytes`, of a second; else what there is too much of: `transactions`, `topics`, `producers`, `subscriptions`,
-    `max.bytes`."""
+    `keys`, `max.bytes`."""
     limit: int
     """So many a second, or at the same time."""
     retry_after_ms: int

@@ -41,7 +41,9 @@ class SystemClock:
         self._last_ms = 0
 
     def now_ms(self) -> int:
-        self._last_ms = max(self._last_ms, self._machine_ms())
+        now_ms = self._machine_ms()
+        if now_ms > self._last_ms:
+            self._last_ms = now_ms
         return self._last_ms
 
     def monotonic(self) -> float:

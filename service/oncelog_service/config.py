@@ -185,6 +185,8 @@ class Settings(HasOrigins):
     """Topics that a namespace may have; none: as many as are made."""
     max_producers_per_topic: int = Field(default=200_000, ge=1, le=MOST_NAMES)
     """Names of producers that a topic may have, opened or published under, assigned ones too: 0.8 kB of memory each."""
+    max_keys_per_topic: int = Field(default=1_000_000, ge=1, le=MOST_NAMES)
+    """Keys of messages that a topic may have which checks what a publish expects: 0.4 kB of memory each."""
     max_subscriptions_per_topic: int = Field(default=10_000, ge=1, le=MOST_NAMES)
     """Subscriptions that a topic may have: 0.5 kB of memory each."""
     drain_seconds: float = Field(default=0.0, ge=0, le=3_600)
@@ -409,6 +411,7 @@ class Settings(HasOrigins):
             assigned_producer_ms=round(self.assigned_producer_seconds * 1000),
             max_topics=self.max_topics_per_namespace,
             max_producers=self.max_producers_per_topic,
+            max_keys=self.max_keys_per_topic,
             max_subscriptions=self.max_subscriptions_per_topic,
             deduplication=self.deduplication,
             check_expected_offsets=self.check_expected_offsets,

@@ -23,10 +23,10 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from copy import copy
-from typing import NamedTuple
+from functools import partial
 
 from oncelog.errors import OncelogError, StorageFailed, StorageUnavailable
 from oncelog_service.bounds.room import Room
@@ -50,13 +50,38 @@ _BEHIND_SECONDS = 0.05
 (bounds/turns.py): what brings much, and not the small write behind it."""
 
 
-class _Submission(NamedTuple):
-    batch: Batch
-    on_written: Callable[[], None]
-    done: list[asyncio.Future[None]]
-    """One for each that handed over a part of it."""
-    fallen: bool
-    """It was handed over under a lease that is known to be lost: it is not written."""
+Told = Callable[[OncelogError | None], None]
+"""Is called once, on the event loop: when what was handed over is on disk, or with the error why it is not, or may not be. It
+must not raise."""
+
+
+class _Submission:
+    """What was handed over as one batch."""
+
+    __slots__ = ("batch", "fallen", "has_ended", "on_written", "told", "waiting")
+
+    def __init__(self, batch: Batch, on_written: Callable[[], None], told: Told, fallen: bool) -> None:
+        self.batch = batch
+        self.on_written = on_written
+        self.told = [told]
+        """One for each that handed over a part of it."""
+        self.fallen = fallen
+        """It was handed over under a lease that is known to be lost: it is not written."""
+        self.has_ended = False
+        self.waiting: list[asyncio.Future[None]] = []
+        """Of those who wait for its end, whatever that is."""
+
+    def end(self, error: Callable[[], OncelogError] | None = None) -> None:
+        """Tell all; each gets an error of its own, or None: it is on disk. Whoever fails to listen stands in nobody's way."""
+        self.has_ended = True
+        for told in self.told:
+            try:
+                told(None if error is None else error())
+            except Exception:
+                _log.exception("an answer could not be given")
+        for each in self.waiting:
+            if not each.done():
+                each.set_result(None)
 
 
 class _State:
@@ -71,7 +96,8 @@ class _State:
         self.lazy: list[_Submission] = []
         self.hurries = False
         """It is about to end: what is lazy goes with what is handed over in the same turn of the event loop."""
-        self.last: asyncio.Future[None] | None = None
+        self.last: _Submission | None = None
+        """What was handed over last, until it has ended."""
         self.failure: Exception | None = None
         self.closed = False
         self.writing_since: float | None = None
@@ -138,7 +164,7 @@ class Writer:
     def under(self, lease: Lease) -> Writer:
         """A view of this writer that may write as long as this lease is valid."""
         view = copy(self)
-        view._lease = lease
+        view._lease = None if lease.lasts else lease  # it is asked for with each request
         return view
 
     def fence(self, batch: Batch) -> None:
@@ -161,7 +187,7 @@ class Writer:
         """Returns how many submissions wait for the worker, what joined them too, and of how many bytes they are."""
         with self._state.lock:
             waiting = [*self._state.queue]
-        return sum(len(each.done) for each in waiting), sum(each.batch.size for each in waiting)
+        return sum(len(each.told) for each in waiting), sum(each.batch.size for each in waiting)
 
     @property
     def writing_seconds(self) -> float:
@@ -175,41 +201,45 @@ class Writer:
         return list(times)
 
     def submit(self, batch: Batch, on_written: Callable[[], None] = lambda: None) -> asyncio.Future[None]:
-        """Queue a batch. ``on_written`` runs on the event loop once it is synced, in submission order, before anyone awakes.
+        """Hand over a batch; the future raises what :meth:`hand_over` tells. Never raises itself."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        self.hand_over(batch, on_written, partial(complete, done))
+        return done
+
+    def hand_over(self, batch: Batch, on_written: Callable[[], None], told: Told) -> None:
+        """Queue a batch. ``on_written`` runs on the event loop once it is synced, in submission order, before anyone is told.
 
         Never raises: the caller has moved memory, or is about to. The clock is not asked either; what keeps a late write
-        out is its fence. The future raises StorageFailed (it may be on disk) or StorageUnavailable (it is not).
+        out is its fence. ``told`` StorageFailed (it may be on disk) or StorageUnavailable (it is not).
         """
-        submission = self._submission(batch, on_written)
-        done = submission.done[0]
+        submission = self._submission(batch, on_written, told)
         if self._takes(submission):
-            self._state.last = done
+            self._state.last = submission
             self._flush_lazy()  # ahead of it: they were handed over before
             self._put(submission, joinable=True)
-        return done
 
-    def join(self, batch: Batch, more: Callable[[], None]) -> asyncio.Future[None] | None:
-        """Have a batch that was submitted carry more, if it is still queued and nothing of this view was handed over behind it.
+    def join(self, batch: Batch, more: Callable[[], object], told: Told) -> bool:
+        """Have a batch that was handed over carry more, if it is still queued and nothing of this view was handed over behind it.
 
-        ``more`` adds to the batch, and to what its ``on_written`` will note; it awaits nothing, and raises nothing. None: it was
-        not called; submit. The future is the caller's own, as that of :meth:`submit`.
+        ``more`` adds to the batch, and to what its ``on_written`` will note; it awaits nothing, and raises nothing. False: it was
+        not called; hand it over.
         """
-        if self._refusal is not None:
-            return None
-        with self._state.lock:
-            submission = self._state.newest.get(self)
+        state = self._state
+        if state.failure is not None or state.closed:
+            return False
+        with state.lock:
+            submission = state.newest.get(self)
             if submission is None or submission.batch is not batch:
-                return None
+                return False
             more()
-        done: asyncio.Future[None] = self._loop.create_future()
-        submission.done.append(done)
-        return done
+        submission.told.append(told)
+        return True
 
     def _takes(self, submission: _Submission) -> bool:
-        """Whether anything is written any more; if not, the future says so."""
+        """Whether anything is written any more; if not, who handed it over is told."""
         refusal = self._refusal
         if refusal is not None:
-            _fail(submission, lambda: refusal)
+            submission.end(lambda: refusal)
         return refusal is None
 
     @contextmanager
@@ -227,11 +257,12 @@ class Writer:
 
     def submit_lazily(self, batch: Batch, on_written: Callable[[], None] = lambda: None) -> asyncio.Future[None]:
         """Queue a batch without waiting for it: it joins the next write, or makes its own after a short while."""
-        submission = self._submission(batch, on_written)
+        done: asyncio.Future[None] = self._loop.create_future()
+        submission = self._submission(batch, on_written, partial(complete, done))
         if self._takes(submission):
             self._state.lazy.append(submission)
             self._loop.call_later(0 if self._state.hurries else LAZY_SECONDS, self._flush_lazy)
-        return submission.done[0]
+        return done
 
     async def drained(self) -> None:
         """Return when everything submitted before this call is on disk. Others have had a turn meanwhile, whatever was under way:
@@ -241,15 +272,12 @@ class Writer:
         """
         state = self._state
         last = state.last
-        if last is not None and not last.done():
-            await asyncio.wait([last])
-        else:
+        if last is None or last.has_ended:
             await asyncio.sleep(0)
-        if last is not None and last.cancelled():  # its caller has gone; it is written all the same
-            try:
-                await self.synced()
-            except OncelogError as error:  # also at a stop, when nothing can be put behind it any more
-                raise StorageFailed(error.detail) from error
+        else:
+            ended: asyncio.Future[None] = self._loop.create_future()
+            last.waiting.append(ended)
+            await asyncio.wait([ended])
         if state.failure is not None:
             raise StorageFailed(f"the store failed: {state.failure}")
         if not self.is_valid:
@@ -282,9 +310,10 @@ class Writer:
 
     def check(self) -> None:
         """The last question before memory moves. Raises StorageUnavailable if nothing can be written, or not under this lease."""
-        if self._refusal is not None:
-            raise self._refusal
-        if not self.is_valid:
+        state = self._state
+        if (state.failure is not None or state.closed) and (refusal := self._refusal) is not None:
+            raise refusal
+        if self._lease is not None and not self._lease.is_valid:
             raise StorageUnavailable(LOST)
 
     def admit(self, size: int = 0) -> None:
@@ -311,9 +340,9 @@ class Writer:
             return StorageUnavailable(f"the store failed and is being reopened: {self._state.failure}")
         return StorageUnavailable("the service is stopping") if self._state.closed else None
 
-    def _submission(self, batch: Batch, on_written: Callable[[], None]) -> _Submission:
+    def _submission(self, batch: Batch, on_written: Callable[[], None], told: Told) -> _Submission:
         self.fence(batch)
-        return _Submission(batch, on_written, [self._loop.create_future()], self._lease is not None and self._lease.lost)
+        return _Submission(batch, on_written, told, self._lease is not None and self._lease.lost)
 
     def _flush_lazy(self) -> None:
         for lazy in self._state.lazy:
@@ -341,7 +370,7 @@ class Writer:
             group, state.queue, state.newest = state.queue, [], {}
         if not state.goes_on or state.failure is not None:  # not the store's: nothing that memory said is believed
             state.goes_on = False
-            worker.report(_refuse, group)
+            worker.report(self._refuse, group)
         else:
             state.goes_on = self._write(worker, group, state.fallen)
         return None
@@ -395,26 +424,32 @@ class Writer:
                 self._on_fenced(lost)
         if failure is None and standing:
             self.counts.sync.observe(seconds)
-            self.counts.group.observe(sum(len(submission.done) for submission in standing))
+            self.counts.group.observe(sum(len(submission.told) for submission in standing))
         stand = set(map(id, standing))
-        for submission in group:
-            if id(submission) in stand:
-                self._written(submission)
-            else:
-                _fail(submission, lambda: StorageUnavailable(LOST))
+        # Memory first, all of it: whoever is told may hand over more at once, and finds the log as it is.
+        ends = [(each, self._written(each) if id(each) in stand else _lost) for each in group]
+        for submission, error in ends:
+            submission.end(error)
+        self._forget_last()
 
-    def _written(self, submission: _Submission) -> None:
-        """It is on disk, or may be, if the store has failed. What cannot be taken note of is a failure too."""
+    def _refuse(self, group: list[_Submission]) -> None:
+        for submission in group:
+            submission.end(_unwritten)
+        self._forget_last()
+
+    def _forget_last(self) -> None:
+        """What was handed over last has a batch, which nobody needs once it has ended."""
+        if (last := self._state.last) is not None and last.has_ended:
+            self._state.last = None
+
+    def _written(self, submission: _Submission) -> Callable[[], OncelogError] | None:
+        """It is on disk, or may be, if the store has failed: then what its callers are told. What cannot be taken note of is a
+        failure too."""
         if self._state.failure is None:
             with suppress(Exception), self.moving():
                 submission.on_written()
         failure = self._state.failure
-        if failure is not None:
-            _fail(submission, lambda: _failed(failure))
-            return
-        for done in submission.done:
-            if not done.done():
-                done.set_result(None)
+        return None if failure is None else partial(_failed, failure)
 
     def give_up(self, error: BaseException) -> None:
         """Nothing is written any more, and nothing in memory is believed: the store has failed."""
@@ -426,7 +461,7 @@ class Writer:
         self._state.failure = failure
         self._on_failure(failure)  # before any waiting caller hears of it
         for lazy in self._state.lazy:
-            _fail(lazy, _unwritten)
+            lazy.end(_unwritten)
         self._state.lazy.clear()
 
 
@@ -447,18 +482,20 @@ def _failed(failure: Exception) -> OncelogError:
     return StorageFailed(f"the write failed: {failure}")
 
 
+def _lost() -> StorageUnavailable:
+    return StorageUnavailable(LOST)
+
+
 def _unwritten() -> StorageUnavailable:
     return StorageUnavailable("the store failed before this was written")
 
 
-def _refuse(group: Sequence[_Submission]) -> None:
-    for submission in group:
-        _fail(submission, _unwritten)
-
-
-def _fail(submission: _Submission, error: Callable[[], OncelogError]) -> None:
-    """Each gets an error of its own. One that nobody awaits (a snapshot's) is no unhandled exception: it was reported."""
-    for done in submission.done:
-        if not done.done():
-            done.set_exception(error())
-            done.exception()
+def complete(done: asyncio.Future[None], error: OncelogError | None) -> None:
+    """Tell a future. One that nobody awaits (a snapshot's) is no unhandled exception: it was reported."""
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
+        done.exception()

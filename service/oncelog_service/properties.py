@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from oncelog.errors import InvalidRequest, TransactionalMismatch
 from oncelog.wire.models import MAX_QUOTA, NamespacePolicies
@@ -33,6 +34,17 @@ or trims its oldest messages (`trim`); left out, the namespace's policies hold, 
 
 TRANSACTIONAL = "transactional"
 """`both` (the default), `only` or `none`: whether messages may be published within transactions, must be, or must not be."""
+
+
+class Rules(NamedTuple):
+    """What holds for the messages of a topic."""
+
+    deduplicates: bool = True
+    rates: Rates = UNLIMITED
+    """What it takes in a second."""
+    max_bytes: MaxBytes | None = None
+    """What its messages may take; None: there is no limit."""
+
 
 DEFAULT_TTL = 604_800
 MAX_TTL = 2**31 - 1

@@ -34,12 +34,13 @@ from oncelog_service.config import LOOPBACK, Settings
 from oncelog_service.counting.counts import Counts
 from oncelog_service.group_commit import STALLED_SECONDS, Writer
 from oncelog_service.log.cache import RecentMessages
+from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.reading import Scans, read
 from oncelog_service.retention import Retention
 from oncelog_service.settlement import SettlementTask
 from oncelog_service.storage.copying import check_whole
 from oncelog_service.storage.port import Fence, Store, StoreDamaged, StoreError
-from oncelog_service.topics import Topics
+from oncelog_service.topics import TopicName, Topics
 from oncelog_service.traffic import Traffic
 from oncelog_service.transactions.leased import LeasedTransactions
 from oncelog_service.transactions.manager import TransactionManager
@@ -351,6 +352,12 @@ class Service:
     def topics(self) -> Topics:
         """Returns the topics. Raises StorageUnavailable while the store is not open."""
         return self._there(self._present.topics)
+
+    def open_log(self, name: TopicName) -> TopicLog | None:
+        """Returns the topic's log if it is open, for what does not wait; else, or where it takes nothing more, it is to be
+        opened."""
+        topics = None if self._opened is None else self._opened.topics
+        return None if topics is None else topics.opened.get(name)
 
     @property
     def transactions(self) -> TransactionManager | RemoteTransactions:

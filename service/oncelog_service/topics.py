@@ -28,7 +28,6 @@ from oncelog.errors import (
 from oncelog.wire.models import ListedTopic, NamespacePolicies, Topic, TransactionState
 from oncelog.wire.names import check_namespace, check_topic
 from oncelog_service.bounds.holding import check_names
-from oncelog_service.bounds.quotas import Rates
 from oncelog_service.bounds.size import MaxBytes, Size
 from oncelog_service.bounds.slices import slices
 from oncelog_service.clock import Clock
@@ -44,6 +43,7 @@ from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.scan import read_back, run_before, trim_of
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.properties import (
+    Rules,
     check_properties,
     checks_expectations,
     deduplicates,
@@ -212,8 +212,9 @@ class Topics:
         """What the messages of a topic with this row may take; None: there is no limit."""
         return max_bytes(row.properties, self._policies.get(namespace, _NO_POLICIES))
 
-    def _rates(self, namespace: str, row: TopicRow) -> Rates:
-        return rates(row.properties, self._policies.get(namespace, _NO_POLICIES))
+    def _rules(self, namespace: str, row: TopicRow) -> Rules:
+        allowed = rates(row.properties, self._policies.get(namespace, _NO_POLICIES))
+        return Rules(self._deduplicates(namespace, row), allowed, self.max_bytes(namespace, row))
 
     async def _close(self, name: TopicName) -> None:
         """Let go of a topic's log, whose lock is held: the next request recovers it."""
@@ -404,9 +405,7 @@ class Topics:
                 transactions=self._transactions,
                 participant=participant(self._store_id, *name, row.generation),
                 incarnation=self.incarnation,
-                deduplication=partial(self._deduplicates, name[0]),
-                rates=partial(self._rates, name[0]),
-                max_bytes_of=partial(self.max_bytes, name[0]),
+                rules_of=partial(self._rules, name[0]),
                 cache=self._cache.topic(),
                 counts=self._writer.counts.topics.of(name),
                 rolled_back_by_hand=self.rolled_back_by_hand,
@@ -527,8 +526,8 @@ class Topics:
         self.rolled_back_by_hand |= found
         before = self._policies
         policies = await read(_read_policies, self._store)
-        if self._policies is before:  # else some were set here meanwhile; the next time is soon
-            self._policies = policies
+        if self._policies is before and policies != before:  # else some were set here meanwhile; the next time is soon
+            self._follow(policies)
 
     def policies(self, namespace: str) -> NamespacePolicies:
         """Raises InvalidRequest."""
@@ -546,11 +545,16 @@ class Topics:
         batch.put(Table.NAMESPACE, namespace.encode(), encode_record(NamespaceRow(kept)))
 
         def apply() -> None:
-            self._policies = {**self._policies, namespace: policies}
+            self._follow({**self._policies, namespace: policies})
 
         # Under a lease, so that one who was stopped before it was written does not undo what was set elsewhere meanwhile.
         async with held_briefly(self._leases, SETUP) as lease:
             await self._writer.under(lease).submit(batch, apply)
+
+    def _follow(self, policies: dict[str, NamespacePolicies]) -> None:
+        self._policies = policies
+        for log in self._open.values():
+            log.topic.follow()
 
     async def subscribed(self, behind: TopicName | None, limit: int, *, including: bool = False) -> list[TopicName]:
         """The first ``limit`` topics behind this one, or from it on, that have or had a subscription, as their keys sort."""

@@ -24,6 +24,7 @@ from tests.access.signing import jwk, key_set
 from tests.access.test_issuer import KEY, NOW_MS, OTHER, issuer_of, keys, settings, token
 from tests.patience import until
 from tests.rest.talk import assert_problem, connected, head, read_answer
+from tests.world.clock import ManualClock
 from tests.world.service import running_service
 from tests.world.turns import counted
 
@@ -160,7 +161,7 @@ def test_a_flood_of_forged_tokens_is_checked_ten_times_and_never_on_the_event_lo
         checked_on.append(threading.current_thread().name)
         return read(*args)
 
-    with running_service(**settings(keys)) as service:
+    with running_service(clock=ManualClock(), **settings(keys)) as service:
         known = Carrying(service.url, token(sub="known"))
         until(lambda: known.is_let_in, "the keys are read")
         monkeypatch.setattr(Issuer, "read_token", noting)
@@ -176,7 +177,7 @@ def test_a_flood_of_forged_tokens_is_checked_ten_times_and_never_on_the_event_lo
 
 
 def test_the_body_of_a_request_with_a_forged_token_is_not_waited_for(keys: Path) -> None:
-    with running_service(**settings(keys)) as service:
+    with running_service(clock=ManualClock(), **settings(keys)) as service:
         until(lambda: Carrying(service.url, token()).is_let_in, "the keys are read")
         for text, status in ((token(OTHER), 401), (token(sub="other", oncelog_grants=["write:*/*"]), 404)):
             with connected(service.url) as connection, connection.makefile("rb") as stream:

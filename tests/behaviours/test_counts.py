@@ -283,6 +283,45 @@ def test_a_topic_that_is_full_is_not_counted_for_each_that_is_refused(house: Hou
     done(topic.publish("x", producer="new", sequenceIds=[0]))
 
 
+# --- keys of a topic that checks expectations
+
+
+def test_a_topic_that_checks_expectations_has_so_many_keys_however_they_came(house: House) -> None:
+    topic = house.make("t", **{"check.expected.offsets": "true"})
+    done(topic.publish("x", "y", "z", keys=["a", "b", "c"]))
+    house.restart(max_keys_per_topic=2)
+    for _ in house.lives():
+        assert_full(topic.publish("x", "x", keys=["a", "new"]), "keys", 2, soon=False)
+        done(topic.publish("x", "y", "z", "w", keys=["a", "b", "c", None]))
+        done(topic.publish("without a key"))
+    house.again(**{"check.expected.offsets": "true"})
+    done(topic.publish("x", "x", keys=["a", "a"], producer="p", sequenceIds=[0, 1]))
+    pointer, whole = house.start(), {"group": "g", "parts": [{"namespace": "default", "topic": "t"}]}
+    done(topic.store(pointer, "x", "y", keys=["b", "c"]))
+    assert_full(topic.publish(transactionWritePointer=pointer), "keys", 2, soon=False)
+    whole["parts"][0]["request"] = {"messages": ["x", "y"], "keys": ["b", "c"]}  # type: ignore[index]
+    anybody = Carrying(house.service.url)
+    assert_full(anybody.request("POST", f"{ATOMIC}/a/commit", json=whole), "keys", 2, soon=False)
+    done(topic.publish("x", keys=["b"], transactionWritePointer=pointer))
+    assert_full(topic.publish("x", keys=["d"]), "keys", 2, soon=False)
+    done(topic.publish("x", "x", "y", keys=["a", "a", "b"], producer="p", sequenceIds=[0, 1, 2]))
+    topic.publish_under(other := house.start(), "x", keys=["a"])
+    for each in (pointer, other):
+        house.end(each, "abort")
+    house.settle()
+    assert_full(topic.publish("x", keys=["c"]), "keys", 2, soon=False)
+
+
+def test_a_key_that_was_rolled_back_makes_room(house: House) -> None:
+    house.restart(max_keys_per_topic=1)
+    topic, pointer = house.make("t", **{"check.expected.offsets": "true"}), house.start()
+    topic.publish_under(pointer, "x", keys=["a"])
+    assert_full(topic.publish("x", keys=["b"]), "keys", 1, soon=False)
+    house.end(pointer, "abort")
+    house.settle()
+    done(topic.publish("x", keys=["b"]))
+
+
 # --- many at once
 
 
@@ -301,6 +340,7 @@ def come(house: House, number: int, _: str) -> requests.Response:
         ("max_transactions_per_principal", begin),
         ("max_topics_per_namespace", lambda house, number, secret: make(house, f"t{number}", "other", secret)),
         ("max_producers_per_topic", come),
+        ("max_keys_per_topic", lambda house, number, secret: house.aside().publish("x", keys=[f"k{number}"])),
         ("max_subscriptions_per_topic", lambda house, number, secret: subscribing(house.aside(), f"s{number}")),
     ],
 )
@@ -308,7 +348,7 @@ def test_many_at_once_are_no_more_than_there_may_be(
     house: House, setting: str, ask: Callable[[House, int, str], requests.Response]
 ) -> None:
     house.restart(**{setting: 5})
-    house.make()
+    house.make(**{"check.expected.offsets": "true"})
     secret = Carrying(house.service.url).make("ada", "admin")["secret"] if ask is begin else ""
     with ThreadPoolExecutor(16) as pool:
         assert statuses(list(pool.map(lambda number: ask(house, number, secret), range(30)))) == {200: 5, 429: 25}

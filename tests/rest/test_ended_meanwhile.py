@@ -16,7 +16,7 @@ import pytest
 from oncelog.errors import NotAllowed, NotServedHere, OncelogError, Unauthorized
 from oncelog_service.access.grants import Right
 from oncelog_service.atomic.endings import Endings
-from oncelog_service.log.append.judge import Judge
+from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.application import Application
 from oncelog_service.rest.exchange import Head, Standing
@@ -260,7 +260,7 @@ def test_what_waited_for_the_writes_before_it_is_not_stored_once_its_token_or_th
     unnamed = house.ada.make("cert:dora", "write:default/t")["id"]
     head = head_of(house, "POST", TOPIC + "/publish", **({"certificate": certificate} if certificate else {}))
     ended = unnamed if certificate else house.id
-    assert isinstance(held_before(house, monkeypatch, lambda _: Judge, "known", head, PUBLISHED, ended), refused)
+    assert isinstance(held_before(house, monkeypatch, lambda _: TopicLog, "_publish", head, PUBLISHED, ended), refused)
     assert house.messages == 0
 
 

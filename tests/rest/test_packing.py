@@ -196,7 +196,7 @@ def test_what_is_unpacked_on_a_thread_counts_meanwhile_and_is_judged_anew(monkey
     async def check(echo: Echo, shared: Shared) -> None:
         judged, admit, wire = [0], echo.admit, Wire(shared)
 
-        def again(head: object) -> object:
+        def again(head: object, address: object = None) -> object:
             judged[0] += 1
             if refused and judged[0] == 2:
                 raise InvalidRequest("not any more")

@@ -16,13 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog.errors import MethodNotAllowed, NotFound
+from oncelog.errors import MethodNotAllowed, NotFound, Unauthorized
 from oncelog_service.clock import SystemClock
 from oncelog_service.config import Settings
 from oncelog_service.rest import protocol
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bounds.pace import Pace
-from oncelog_service.rest.exchange import CONTINUE, Admitted, Exchange, Head
+from oncelog_service.rest.exchange import CONTINUE, Admitted, Answers, Exchange, Head
+from oncelog_service.rest.heads import Heads, Known
 from oncelog_service.rest.limits import Bodies
 from oncelog_service.rest.protocol import HttpConnection, Shared
 from oncelog_service.traffic import Traffic
@@ -43,7 +44,7 @@ class Echo:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    def admit(self, head: Head) -> Admitted:
+    def admit(self, head: Head, address: object = None) -> Admitted:
         if head.path not in ("/echo", "/read"):
             raise NotFound("nothing here")
         if head.method != "POST":
@@ -60,6 +61,42 @@ class Echo:
             self.stopped += 1
             raise
         return Answer(body, path)
+
+
+class Stepping(Echo):
+    """Answers some of them in a step, a turn or two of the event loop later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+
+    def admit(self, head: Head, address: object = None) -> Admitted:
+        admitted = super().admit(head)
+        return admitted._replace(step=partial(Echoing, self), address=head.path) if head.path == "/echo" else admitted
+
+
+class Echoing:
+    """One step of it."""
+
+    def __init__(self, echo: Stepping, exchange: Exchange, connection: Answers) -> None:
+        self.echo, self.exchange, self.connection = echo, exchange, connection
+
+    def begin(self) -> bool:
+        body = self.exchange.body
+        if len(body) % 4 == 3 or self.exchange.head.is_packed:
+            return False
+        self.echo.seen.append(body)
+        self.echo.steps += 1
+        self.give(len(body) % 4)
+        return True
+
+    def give(self, turns: int) -> None:
+        if turns:
+            asyncio.get_running_loop().call_soon(self.give, turns - 1)
+        else:
+            asyncio.get_running_loop().call_soon(
+                self.connection.give, self.exchange, Answer(self.exchange.body, self.exchange.head.path)
+            )
 
 
 class Wire(asyncio.Transport):
@@ -185,6 +222,7 @@ ENDS = [
             head("POST", "/echo", "bad header"),
             head("POST", "/echo", "content-length: -5"),
             head("POST", "/echo", f"content-length: {10**30}"),
+            head("POST", "/echo", *["x:"] * 100),
         )
     ),
     Told(declared(b"x", "transfer-encoding: chunked"), 400, ends=True),
@@ -223,11 +261,11 @@ async def in_time(holds: Callable[[], object]) -> None:
     raise AssertionError("it never comes to hold")
 
 
-def run(check: Callable[[Echo, Shared], object], room: int = ALL) -> None:
+def run(check: Callable[[Echo, Shared], object], room: int = ALL, answers: type[Echo] = Echo) -> None:
     """``check``: a coroutine function; ``room``: bytes of all bodies."""
 
     async def main() -> None:
-        echo = Echo()
+        echo = answers()
         shared = Shared(echo, Settings(store="memory://", max_request_bytes=LIMIT, max_inflight_bytes=room), SystemClock())
         await check(echo, shared)  # type: ignore[misc]
         for connection in shared.connections:
@@ -240,30 +278,37 @@ def run(check: Callable[[Echo, Shared], object], room: int = ALL) -> None:
     asyncio.run(main())
 
 
-@given(st.lists(GOOD, max_size=5), st.none() | LAST, st.data())
+@given(st.lists(GOOD, max_size=5), st.none() | LAST, st.sampled_from([Echo, Stepping]), st.booleans(), st.data())
 def test_however_the_bytes_are_cut_the_same_is_answered_and_done_in_order(
-    requests: list[Told], last: Told | None, data: st.DataObject
+    requests: list[Told], last: Told | None, kind: type[Echo], one_by_one: bool, data: st.DataObject
 ) -> None:
-    told = requests if last is None else [*requests, last]
+    """Also where each is answered before the next one comes, so that heads come again which are remembered."""
+    told = requests * 3 if one_by_one else requests
+    told = told if last is None else [*told, last]
     raw = b"".join(each.raw for each in told) + (b"" if last is None else b"POST /echo HTTP/1.1\r\n\r\n")
-    cuts = data.draw(st.lists(st.tuples(st.integers(0, len(raw)), st.integers(0, 8)), max_size=6).map(sorted), "cuts")
+    if one_by_one:
+        cuts = [(sum(len(each.raw) for each in told[:upto]), 9) for upto in range(1, len(told) + 1)]
+    else:
+        cuts = data.draw(st.lists(st.tuples(st.integers(0, len(raw)), st.integers(0, 12)), max_size=6).map(sorted), "cuts")
 
     async def check(echo: Echo, shared: Shared) -> None:
-        wire, at = Wire(shared), 0
-        for cut, turns in [*cuts, (len(raw), 0)]:
-            await wire.send(raw[at:cut], turns)
-            at = cut
-        await until(lambda: not shared.exchanges)
-        await asyncio.sleep(0)
-        answers, expected = wire.answers(), [each.status for each in told]
-        if last is not None and last.status == 400 and len(answers) < len(expected):
-            expected.pop()  # an answer was still to come, and this must not pass for it
-        assert [status for status, _ in answers] == expected
-        obeyed = [each.body for each in told if each.body is not None]
-        assert [body for status, body in answers if status == 200] == obeyed == echo.seen
-        assert wire.closed == (last is not None)
+        for _ in range(3):  # what one connection has left behind is met by the next
+            echo.seen.clear()
+            wire, at = Wire(shared), 0
+            for cut, turns in [*cuts, (len(raw), 0)]:
+                await wire.send(raw[at:cut], turns)
+                at = cut
+            await until(lambda: not shared.exchanges)
+            await asyncio.sleep(0)
+            answers, expected = wire.answers(), [each.status for each in told]
+            if last is not None and last.status == 400 and len(answers) < len(expected):
+                expected.pop()  # an answer was still to come, and this must not pass for it
+            assert [status for status, _ in answers] == expected
+            obeyed = [each.body for each in told if each.body is not None]
+            assert [body for status, body in answers if status == 200] == obeyed == echo.seen
+            assert wire.closed == (last is not None)
 
-    run(check, 8 * LIMIT)  # six requests that arrive in one go are all held, and three quarters of the room are for such
+    run(check, 8 * LIMIT, kind)  # six requests that arrive in one go are all held, and three quarters of the room are for such
 
 
 def test_whatever_ends_a_connection_is_answered_and_nothing_behind_it_is_read() -> None:
@@ -522,3 +567,127 @@ def test_of_a_request_that_was_refused_nothing_stays_until_a_collection(raw: byt
         assert exchanges() == before
     finally:
         gc.enable()
+
+
+def test_a_head_that_came_before_is_not_parsed_again_and_its_request_is_judged_again() -> None:
+    async def check(echo: Echo, shared: Shared) -> None:
+        wire, raw = Wire(shared), declared(b"four")
+        for _ in range(2):
+            await wire.send(raw, 9)
+        assert [*shared.heads.known] == [raw[: -len(b"four")]]
+        wire.protocol._parser = _Deaf()
+        await wire.send(raw, 9)
+        assert wire.answers() == [(200, b"four")] * 3
+        shared.application = Refusing()
+        await wire.send(raw, 9)
+        assert wire.answers()[3][0] == 401
+
+    run(check, answers=Stepping)
+
+
+class _Deaf:
+    def feed_data(self, data: bytes) -> None:
+        raise AssertionError("it is parsed")
+
+
+class Refusing:
+    def admit(self, head: Head, address: object = None) -> Admitted:
+        raise Unauthorized
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        declared(b"four", "expect: 100-continue"),
+        declared(b"four", "x-request-id: 1"),
+        declared(b"four", "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+        declared(b"four", "connection: close"),
+        declared(b"four", f"x: {'.' * 2_048}"),
+        declared(b"four").replace(b"content-length: 4", b"content-length: 04"),
+        declared(b"four").replace(b"HTTP/1.1", b"HTTP/1.0"),
+        declared(gzip.compress(b"", mtime=0), "content-encoding: gzip"),
+        chunked([b"four"]),
+    ],
+    ids=str,
+)
+def test_a_head_that_makes_its_request_another_one_is_not_remembered(raw: bytes) -> None:
+    async def check(echo: Echo, shared: Shared) -> None:
+        wire = Wire(shared)
+        for _ in range(3):
+            wire = Wire(shared) if wire.closed else wire
+            await wire.send(raw, 9)
+        assert not shared.heads.known
+
+    run(check, answers=Stepping)
+
+
+def test_heads_that_are_remembered_are_bounded_and_one_that_never_comes_again_is_none() -> None:
+    heads, known = Heads(), Known("POST", "/echo", b"", "/echo", {}, 4, "/echo")
+    for number in range(20_000):
+        heads.came(b"once %d" % number, known)
+    assert not heads.known
+    assert len(heads._once) <= 4_096
+    for number in range(10_000):
+        for _ in range(2):
+            heads.came(b"%05d" % number + b"." * 1_500, known)
+        assert len(heads.known) <= 4_096
+        assert sum(map(len, heads.known)) <= 4 * 2**20
+    assert heads.known
+
+
+def test_what_a_step_gives_waits_for_a_client_that_does_not_read_and_nothing_is_begun_meanwhile() -> None:
+    async def check(echo: Echo, shared: Shared) -> None:
+        wire = Wire(shared)
+        await wire.send(declared(b"xx"))
+        wire.protocol.pause_writing()
+        await until(lambda: wire.protocol._current is not None and wire.protocol._current.answering is not None)
+        assert wire.sent == b""
+        wire.protocol.resume_writing()
+        await until(lambda: not shared.exchanges)
+        assert wire.answers() == [(200, b"xx")]
+
+    run(check, answers=Stepping)
+
+
+def test_a_client_that_has_gone_is_given_nothing_and_its_step_counts_until_it_ends() -> None:
+    async def check(echo: Echo, shared: Shared) -> None:
+        wire = Wire(shared)
+        await wire.send(declared(b"xx"))
+        wire.abort()
+        await asyncio.sleep(0)
+        assert wire.protocol._lost
+        assert shared.exchanges, "it is handed over"
+        await until(lambda: not shared.exchanges)
+        assert (echo.seen, wire.sent) == ([b"xx"], b"")
+
+    run(check, answers=Stepping)
+
+
+def test_what_follows_in_a_head_that_has_begun_is_no_request() -> None:
+    """The first bytes of a second head come with the first request, and the rest once that is answered: however often that
+    happens, nothing of it is remembered, and what looks like a head there that is remembered is none."""
+
+    async def check(echo: Echo, shared: Shared) -> None:
+        raw = declared(b"four", "authorization: Bearer secret")
+        tail = raw.index(b"content-length")
+        for _ in range(3):
+            wire = Wire(shared)
+            await wire.send(raw + raw[:tail], 9)
+            await wire.send(raw[tail:], 9)
+            assert wire.answers() == [(200, b"four")] * 2
+        for known in shared.heads.known:
+            assert known.startswith(b"POST /echo HTTP/1.1")
+        wire = Wire(shared)
+        await wire.send(raw[tail:], 9)
+        assert [status for status, _ in wire.answers()] == [400]
+        for _ in range(2):
+            await Wire(shared).send(raw, 9)
+        assert raw[: -len(b"four")] in shared.heads.known
+        wire = Wire(shared)
+        await wire.send(raw + head("POST", "/echo", "content-length: 3", "x: ")[:-4], 9)
+        await wire.send(raw, 9)
+        await until(lambda: wire.closed or len(wire.answers()) == 2)
+        assert wire.answers()[0] == (200, b"four")
+        assert (200, b"four") not in wire.answers()[1:], "it is a part of a header"
+
+    run(check, 8 * LIMIT, answers=Stepping)

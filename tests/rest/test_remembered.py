@@ -34,8 +34,8 @@ HELD: dict[str, str] = {
         LevelDBStore._gone LevelDBStore._deleted Snapshots._offsets
         Snapshots._key_offsets OpenTopic.lost Size._missing Quota._buckets""",
     "messages of transactions that have not ended": """
-        Fold._segments Fold._unsettled OpenTopic.numbers Unnamed._numbers Numbers._taken Size._undecided Groups._open
-        StoredGroup._first_ids StoredGroup.keys AtomicOnTopic._staged Staged.chunks ChunkRow.key_indexes""",
+        Fold._segments Fold._unsettled OpenTopic.numbers LogEnd._numbers Unnamed._numbers Numbers._taken Size._undecided
+        Groups._open StoredGroup._first_ids StoredGroup.keys AtomicOnTopic._staged Staged.chunks ChunkRow.key_indexes""",
     "transactions": """
         TransactionsState.open TransactionsState.ended TransactionsState.late TransactionsState.roots TransactionsState.pointers
         TransactionsState.waiting TransactionsState._hidden TransactionsState._shorts TransactionsState._checked
@@ -55,6 +55,7 @@ HELD: dict[str, str] = {
     "connections": """
         Shared.connections Shared.told Shared.patience Shared.exchanges Shared._of_one Places.held Places._found Places._barren
         HttpConnection._behind HttpConnection._headers Acceptor._beginning Bodies._arriving Unread._readers""",
+    "heads of requests": "Heads.known Heads._once",
     "requests under way": """
         Exchange.parts Call.path Call.query Call.subject Turns._queues Turns._order Turns._lights Topics._opening
         Topics._settling Topics._locks WritePointers._using WritePointers._closing WritePointers._over WritePointers._locks

@@ -54,7 +54,7 @@ class Reading(Below):
 class Echo:
     """Answers with how long the body is."""
 
-    def admit(self, head: Head) -> Admitted:
+    def admit(self, head: Head, address: object = None) -> Admitted:
         async def answer(body: bytes) -> Answer:
             return Answer(b"%d bytes" % len(body), "text/plain")
 
@@ -83,7 +83,7 @@ async def test_a_body_that_is_refused_is_held_no_longer_than_that_takes() -> Non
     kept: list[weakref.ref[Below]] = []
 
     class Refusing:
-        def admit(self, head: Head) -> Admitted:
+        def admit(self, head: Head, address: object = None) -> Admitted:
             async def answer(body: bytes) -> Answer:
                 kept.append(weakref.ref(held := Below()))  # in the frame, as the body is
                 held.write(body)

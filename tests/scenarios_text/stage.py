@@ -26,6 +26,7 @@ from tests.world.virtual.trace import Trace
 
 PATIENCE_SECONDS = 10
 """Who is not answered within so long is left waiting; its answer is told with the first line behind which it is there."""
+MOMENT_SECONDS = 0.1
 MOST_TRIES = 5
 AWAY = (ConnectionFailed, StorageUnavailable)
 """After these it is tried again, as after all that is not definite."""
@@ -132,6 +133,8 @@ class Stage:
         for deed in map(str.strip, line.split(";")):
             said = await self._deed(deed)
             told += [said] if said else []
+        if self.pending:  # an answer is on its way to each as well, which is behind the one that was waited for
+            await asyncio.wait(self.pending.values(), timeout=MOMENT_SECONDS)
         for deed, task in list(self.pending.items()):
             if task.done():
                 del self.pending[deed]

@@ -10,8 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oncelog.errors import InvalidRequest
 from oncelog.wire.avro_parts import encode_long
 from oncelog.wire.avro_strict import NotAvro, TooManyItems, compile_reader, read_long, read_whole
+from oncelog.wire.codec import (
+    decode_plain,
+    decode_publish_request,
+    encode_publish_request,
+    encode_publish_response,
+    encode_stored,
+)
+from oncelog.wire.media import ONCELOG_AVRO
+from oncelog.wire.requests import STORED, PublishRequest, PublishResponse, ReceiptRun
 from tests.sdk.test_wire import records_of
 
 EVERYTHING = {
@@ -127,3 +137,54 @@ def test_no_loop_takes_a_number_that_is_not_as_avro_writes_it(items: Any, before
     if items != "bytes" and items != "long":
         with pytest.raises(NotAvro, match="a branch that there is not"):
             read_whole(reader, b"\x02\x01" + before[2:] + b"\x0a" + behind, 10)
+
+
+LONGS = st.integers(0, 2**62) | st.builds(lambda bits, more: max(0, 2**bits + more), st.integers(0, 61), st.integers(-2, 2))
+
+
+@st.composite
+def publishes(draw: st.DrawFn) -> PublishRequest:
+    """As nearly all are, and some that say a little more."""
+    payloads = draw(st.lists(st.binary(max_size=200), min_size=1, max_size=4))
+    first = draw(LONGS)
+    producer = draw(st.none() | st.sampled_from(["p", "p.q:1@=-", "p" * 249]))
+    ids = None if producer is None else range(first, first + len(payloads))
+    more = {"keys": [b"k"] * len(payloads)} if draw(st.integers(0, 5)) == 5 else {}
+    epoch = None if producer is None else draw(st.none() | LONGS)
+    return PublishRequest(payloads, producer, epoch, ids, **more)
+
+
+@settings(deadline=None)
+@given(publishes(), st.data())
+def test_a_plain_publish_is_read_as_its_schema_says_and_nothing_else_is(request: PublishRequest, data: Any) -> None:
+    """Also where any bytes of it are others: what is read so is what all of the schema's reader would make of it."""
+    body = bytearray(encode_publish_request(request))
+    assert (decode_plain(bytes(body), 100) is not None) == (request.keys is None)
+    for _ in range(data.draw(st.integers(0, 3))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    sent = bytes(body[: data.draw(st.sampled_from([len(body), len(body) - 1]))]) + data.draw(st.sampled_from([b"", b"\0"]))
+    plain = decode_plain(sent, 100)
+    if plain is not None:
+        whole = decode_publish_request(f"{ONCELOG_AVRO}; q=1", sent, 100)  # which goes by the schema
+        assert (plain, plain.sequence_ids, plain.size) == (whole, whole.sequence_ids, whole.size)
+    assert decode_plain(sent, 0) is None, "no more items than may be"
+    with pytest.raises(InvalidRequest):
+        decode_publish_request(ONCELOG_AVRO, bytes(body) + b"\0\0", 100)
+
+
+@pytest.mark.parametrize("name", ["", ".", "no name", "naïve", "p" * 250])
+def test_a_plain_publish_under_what_is_no_name_is_refused_as_any_other(name: str) -> None:
+    body = encode_publish_request(PublishRequest([b"x"], name, None, [0]))
+    assert decode_plain(body, 100) is None
+    with pytest.raises(InvalidRequest, match="a producer's name"):
+        decode_publish_request(ONCELOG_AVRO, body)
+
+
+@given(LONGS, st.integers(0, 60_000), st.integers(1, 5_000), st.none() | LONGS, st.binary(min_size=20, max_size=20), LONGS)
+def test_an_answer_of_what_was_just_stored_is_what_its_parts_are(
+    timestamp: int, seq_id: int, count: int, sequence_id: int | None, message_id: bytes, offset: int
+) -> None:
+    receipts = [ReceiptRun(STORED, count, sequence_id, message_id, offset)]
+    response = PublishResponse(receipts, None, timestamp, seq_id, timestamp, seq_id + count - 1)
+    found = encode_stored(timestamp, seq_id, count, sequence_id, message_id, offset)
+    assert found == encode_publish_response(ONCELOG_AVRO, response)

@@ -19,6 +19,7 @@ from oncelog_service.log.limits import Limits
 from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.scan import Expired, expired_rows
 from oncelog_service.log.topic_log import TopicLog
+from oncelog_service.properties import Rules
 from oncelog_service.reading import Scans
 from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import generation_key, row_id, topic_key
@@ -83,9 +84,8 @@ async def opened(
             limits=limits or Limits(),
             transactions=transactions,
             participant=PARTICIPANT,
-            deduplication=lambda _: deduplication,
+            rules_of=lambda _: Rules(deduplication, max_bytes=max_bytes),
             cache=cache,
-            max_bytes_of=lambda _: max_bytes,
             recovered=recovered,
         )
         log = TopicLog(topic, recovered, Scans(ThreadWorkers()))

@@ -15,6 +15,7 @@ from oncelog.wire.requests import PublishRequest
 from oncelog_service.bounds.size import MaxBytes
 from oncelog_service.log.keep import removal
 from oncelog_service.log.keep.removal import Removal
+from oncelog_service.properties import Rules
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Store, StoreError, Table
 from tests.patience import PATIENCE
@@ -181,7 +182,7 @@ async def test_what_is_settled_while_a_trim_finds_that_nothing_can_go_is_trimmed
             return found[-1]
 
         monkeypatch.setattr(Removal, "trim_to", overtaken)
-        house.log.topic.max_bytes_of = lambda _: MaxBytes(1_500, trims=True)  # less than before
+        house.log.topic.rules = Rules(max_bytes=MaxBytes(1_500, trims=True))  # less than before
         house.log.trimming.begin_if_due()
         await house.log.trimming.stop()
         assert (found[0], house.log.begin_offset) == (0, 2)

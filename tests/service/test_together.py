@@ -20,8 +20,8 @@ from oncelog.wire.requests import PublishRequest, PublishResponse
 from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_dedup import LastEntry
 from oncelog_service.cluster.leases import Lease
-from oncelog_service.group_commit import Writer
-from oncelog_service.log.append.addition import Addition
+from oncelog_service.group_commit import Told, Writer
+from oncelog_service.log.addition import Addition
 from oncelog_service.log.limits import Limits
 from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import ROW_ID_SIZE, row_id
@@ -56,8 +56,8 @@ class HeldStore(MemoryStore):
 class Alone(Writer):
     """Nothing joins what is queued."""
 
-    def join(self, batch: Batch, more: Callable[[], None]) -> None:
-        return None
+    def join(self, batch: Batch, more: Callable[[], object], told: Told) -> bool:
+        return False
 
 
 class Run:
@@ -288,6 +288,6 @@ def test_of_what_joined_a_write_the_highest_sequence_id_counts_and_of_equal_ones
     for at, sequence_id in enumerate((0, 1, 1)):
         entry = LastEntry(sequence_id, message_id_of(ids[at]), at)
         messages = encode_messages(Columns([b"x"], "p", [sequence_id]), ids[at : at + 1], at)
-        addition.add(ids[at : at + 1], messages, None, [("p", entry)], ((f"key {at}", entry),))
+        addition.add(ids[at : at + 1], messages, None, ("p", entry), ((f"key {at}", entry),))
     assert addition.run.last_entries == (("p", LastEntry(1, message_id_of(ids[1]), 1)),)
     assert [name for name, _ in addition.keyed.last_entries] == ["key 0", "key 1", "key 2"]

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from oncelog.errors import StorageFailed, StorageUnavailable
 from oncelog_service.cluster.leases import Lease
-from oncelog_service.group_commit import Writer
+from oncelog_service.group_commit import Writer, complete
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Fence, StoreError, Table
 from oncelog_service.workers import ThreadWorkers
@@ -24,7 +25,7 @@ from tests.world.clock import ManualClock
 from tests.world.workers import LoopWorkers
 
 
-def nothing() -> None:
+def nothing(*_: object) -> None:
     """What is done about a write that nobody notes."""
 
 
@@ -162,15 +163,16 @@ async def test_drained_waits_for_everything_submitted_before_also_of_a_caller_wh
     assert {"a", "b"} <= set(map(str, gate.events))
 
 
-async def test_drained_is_not_sure_at_a_stop_of_a_caller_who_gave_up(gate: Gate) -> None:
+async def test_drained_waits_at_a_stop_too_for_what_a_caller_gave_up(gate: Gate) -> None:
     gate.submit("a")
     await gate.busy()
     gate.submit("b").cancel()
-    stop = asyncio.ensure_future(gate.writer.close())
+    stop, drained = asyncio.ensure_future(gate.writer.close()), asyncio.ensure_future(gate.writer.drained())
     await turns()
-    with pytest.raises(StorageFailed):
-        await gate.writer.drained()
+    assert not drained.done()
     gate.let(2)
+    await drained
+    assert gate.on_disk == {b"a", b"b"}
     await stop
 
 
@@ -230,10 +232,11 @@ class Growing:
 
     def grow(self) -> bool:
         name = b"%d" % len(self.futures)
-        done = self.writer.join(self.batch, lambda: self.batch.put(Table.MESSAGE, name, b""))
-        if done is not None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        joins = self.writer.join(self.batch, lambda: self.batch.put(Table.MESSAGE, name, b""), partial(complete, done))
+        if joins:
             self.futures.append(done)
-        return done is not None
+        return joins
 
 
 async def test_what_joins_is_in_the_same_write_and_noted_once_and_whoever_gives_up_takes_nobody_with_him(gate: Gate) -> None:
@@ -263,7 +266,7 @@ async def test_nothing_joins_what_is_being_written_or_is_not_the_newest_of_its_v
     views[2].fence(batch("of another view"))
     views[3].under(lease).submit(batch("alone"))
     assert [each.grow() for each in (behind, lazily, elsewhere, alone)] == [False, False, False, True]
-    assert views[4].join(batch("another"), nothing) is None
+    assert not views[4].join(batch("another"), nothing, nothing)
     gate.let(10)
     await asyncio.gather(*writing.futures, *alone.futures)
     assert not alone.grow(), "it is written"
@@ -305,15 +308,16 @@ async def test_a_failed_write_is_indefinite_for_its_group_and_definite_for_what_
 
 async def test_what_is_joining_when_the_writer_takes_the_queue_is_in_the_write_or_has_not_joined() -> None:
     async with gated(opened=True) as gate:
-        done = None
-        while done is None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        joined = False
+        while not joined:
             growing = Growing(gate.writer)
 
             def slowly(grown: Batch = growing.batch) -> None:
                 time.sleep(0.05)  # the thread would take it now
                 grown.put(Table.MESSAGE, b"late", b"")
 
-            done = gate.writer.join(growing.batch, slowly)
+            joined = gate.writer.join(growing.batch, slowly, partial(complete, done))
             await growing.futures[0]
         await done
         assert b"late" in gate.on_disk

@@ -22,6 +22,7 @@ from oncelog_service.log.keep import recovery
 from oncelog_service.log.keep.removal import Removal
 from oncelog_service.log.keep.snapshots import Snapshots
 from oncelog_service.log.read import pages, polls
+from oncelog_service.rest.handlers.messages import PublishStep
 from oncelog_service.storage.memory import MemoryStore
 from oncelog_service.storage.port import Batch
 
@@ -30,18 +31,28 @@ Plant: TypeAlias = tuple[Any, str, Any]
 
 
 def acknowledged_before_the_sync() -> Iterator[Plant]:
-    for name in ("submit", "join"):
+    for name in ("hand_over", "join"):
         before = getattr(Writer, name)
 
-        def early(self: Any, *args: Any, before: Any = before, **options: Any) -> Any:
-            done = before(self, *args, **options)
-            if done is None or done.done():
-                return done
-            told: asyncio.Future[None] = self._loop.create_future()
-            told.set_result(None)
-            return told
+        def early(self: Any, batch: Any, more: Any, told: Any, before: Any = before) -> Any:
+            found = before(self, batch, more, lambda _: None)
+            if found is not False:
+                asyncio.get_running_loop().call_soon(told, None)
+            return found
 
         yield Writer, name, early
+
+
+def a_step_answers_before_the_sync() -> Iterator[Plant]:
+    begin, told = PublishStep.begin, PublishStep._told
+
+    def early(self: PublishStep) -> bool:
+        if done := begin(self):
+            asyncio.get_running_loop().call_soon(told, self, None)
+        return done
+
+    yield PublishStep, "begin", early
+    yield PublishStep, "_told", lambda self, error: None
 
 
 def duplicates_are_new() -> Iterator[Plant]:
@@ -197,6 +208,7 @@ FAULTS: Mapping[str, Callable[[], Iterator[Plant]]] = {
     each.__name__: each
     for each in (
         acknowledged_before_the_sync,
+        a_step_answers_before_the_sync,
         duplicates_are_new,
         the_last_id_is_new_again,
         a_failed_write_is_passed_over,

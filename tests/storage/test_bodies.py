@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from oncelog.wire.avro_parts import encode_long
 from oncelog_service.storage import bodies
-from oncelog_service.storage.bodies import Part, texts
+from oncelog_service.storage.bodies import Part, encode_bodies, encode_few, texts
+from oncelog_service.storage.fields import Columns
+from oncelog_service.storage.keys import SEQ_BYTES
 
 MAX = 2**63 - 1
 firsts = st.integers(0, MAX) | st.builds(
@@ -40,3 +42,22 @@ def test_texts_are_their_parts_joined(asked: tuple[int, list[Part]], templates: 
     with mock.patch.object(bodies, "_TEMPLATES", templates):
         found = [*texts(count, *parts)]
     assert found == [b"".join(one_by_one(part, index) for part in parts) for index in range(count)]
+
+
+@given(
+    st.lists(st.binary(max_size=20), min_size=1, max_size=45), st.none() | st.sampled_from(["p", "naïve"]), firsts, firsts,
+    st.booleans(),
+)  # fmt: skip
+def test_few_bodies_are_those_that_are_made_of_many(
+    payloads: list[bytes], producer: str | None, offset: int, sequence_id: int, numbered: bool
+) -> None:
+    count = len(payloads)
+    first, number = min(offset, MAX - count), min(sequence_id, MAX - count)
+    columns = Columns(payloads, producer, range(number, number + count) if numbered else None)
+    parts = b"before", SEQ_BYTES[:count], b"behind", first
+    few = encode_few(columns, *parts)
+    if few is not None:
+        many = encode_bodies(columns, *parts)
+        assert ([*few.bodies], [*few.each], few.shapes, few.total) == ([*many.bodies], [*many.each], many.shapes, many.total)
+    assert few is None or count <= 40
+    assert few is not None or count > 40 or len(encode_long(first)) != len(encode_long(first + count - 1)) or numbered

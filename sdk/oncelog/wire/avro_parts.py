@@ -15,17 +15,26 @@ VALUE_BRANCH = b"\x02"
 
 def encode_long(value: int) -> bytes:
     """Avro's ``long``: zigzag, then 7 bits a byte, the lowest first."""
-    return encode_varint((value << 1) ^ (value >> 63))
+    return _LONGS[value] if 0 <= value < _KNOWN else encode_varint((value << 1) ^ (value >> 63))
 
 
 def encode_varint(rest: int) -> bytes:
     """Seven bits a byte, the lowest first, the high bit set on all but the last."""
+    if 0x4000 <= rest < 0x200000:  # places in a log of some length
+        return bytes((rest & 0x7F | 0x80, rest >> 7 & 0x7F | 0x80, rest >> 14))
+    if 0x200000 <= rest < 0x10000000:
+        return bytes((rest & 0x7F | 0x80, rest >> 7 & 0x7F | 0x80, rest >> 14 & 0x7F | 0x80, rest >> 21))
     out = bytearray()
     while rest > 0x7F:
         out.append(rest & 0x7F | 0x80)
         rest >>= 7
     out.append(rest)
     return bytes(out)
+
+
+_KNOWN = 4_096
+_LONGS = [encode_varint(value << 1) for value in range(_KNOWN)]
+"""The smallest: lengths and counts, mostly."""
 
 
 def encode_optional_long(value: int | None) -> bytes:
@@ -53,6 +62,8 @@ def encode_long_run(start: int, count: int) -> list[bytes]:
 
     64 neighbours share all but their first byte, so this costs a third of encoding each one.
     """
+    if count == 1:
+        return [encode_long(start)]
     if start + count <= 64:
         return [bytes([value * 2]) for value in range(start, start + count)]
     out: list[bytes] = []
@@ -83,12 +94,9 @@ def encode_longs(values: Iterable[int]) -> list[bytes]:
     return out
 
 
-_LENGTHS = [encode_long(size) for size in range(4096)]
-
-
 def encode_length(size: int) -> bytes:
     """The length before ``bytes`` and ``string``."""
-    return _LENGTHS[size] if size < 4096 else encode_long(size)
+    return _LONGS[size] if size < _KNOWN else encode_long(size)
 
 
 def encode_bytes(value: bytes) -> bytes:

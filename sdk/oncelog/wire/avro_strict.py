@@ -240,7 +240,8 @@ _HALF = tuple(_BEYOND if byte & 1 else (byte & 0x7F) >> 1 for byte in range(256)
 """The lower six bits of a length, by the first byte of it."""
 
 
-def _bytes_items(data: bytes, at: int, count: int, __: Allowance, out: list[bytes]) -> int:
+def bytes_items(data: bytes, at: int, count: int, __: Allowance | None, out: list[bytes]) -> int:
+    """So many ``bytes`` into the list; the next place. Raises NotAvro, IndexError."""
     append, half = out.append, _HALF
     for _ in range(count):
         first = data[at]
@@ -340,7 +341,7 @@ def _after_null(data: bytes, at: int) -> int:
 _HOT_ITEMS: dict[str, Items] = {
     str(items): read
     for items, read in (
-        ("bytes", _bytes_items),
+        ("bytes", bytes_items),
         (["null", "bytes"], _optional_bytes_items),
         ("long", _long_items),
         (["null", "long"], _optional_items(read_long)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import lru_cache
 from importlib.resources import files
 from io import BytesIO
 from itertools import chain
@@ -29,7 +30,16 @@ from oncelog.wire.avro_parts import (
     encode_optional_long,
     encode_tails,
 )
-from oncelog.wire.avro_strict import MAX_ITEMS, NotAvro, Reader, TooManyItems, compile_reader, read_whole
+from oncelog.wire.avro_strict import (
+    MAX_ITEMS,
+    NotAvro,
+    Reader,
+    TooManyItems,
+    bytes_items,
+    compile_reader,
+    read_long,
+    read_whole,
+)
 from oncelog.wire.json_encoding import JsonMismatch, from_json, holds_more_values, to_json
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, essence
 from oncelog.wire.names import check_atomic_id, check_group, check_namespace, check_producer, check_short, check_topic
@@ -218,7 +228,55 @@ def decode_publish_request(content_type: str, body: bytes, items: int = MAX_ITEM
         UnsupportedMediaType: another content type.
         InvalidRequest: the body is no such request; InvalidMessageId for an id that is none. RequestTooLarge: see :func:`decode`.
     """
+    if content_type == ONCELOG_AVRO and (plain := decode_plain(body, items)) is not None:
+        return plain
     return _publish_request(decode("PublishRequest", content_type, body, items), essence(content_type), "")
+
+
+def decode_plain(body: bytes, items: int) -> PublishRequest | None:
+    """A publish body in :data:`~oncelog.wire.media.ONCELOG_AVRO` that says nothing but its producer, its first sequence id and
+    its payloads, as most do: at a fifth of the calls that its schema takes. None: it is another one, or none at all."""
+    producer = epoch = first = None
+    try:
+        if body[0]:
+            return None
+        if body[1] == _VALUE:
+            size, begin = read_long(body, 2)
+            at = begin + size
+            check_producer(producer := body[begin:at].decode())
+            if body[at] == _VALUE:
+                epoch, at = read_long(body, at + 1)
+            elif body[at]:
+                return None
+            else:
+                at += 1
+            if size < 0 or body[at] != _A_LONG:
+                return None
+            first, at = read_long(body, at + 1)
+        elif body[1:4] != bytes(3):
+            return None
+        else:
+            at = 4
+        if body[at : at + 6] != _NO_COLUMNS:
+            return None
+        count, at = read_long(body, at + 6)
+        if not 0 < count <= min(items, len(body) - at):
+            return None
+        payloads: list[bytes] = []
+        at = bytes_items(body, at, count, None, payloads)
+        if body[at] or at + 1 != len(body):
+            return None
+    except (IndexError, NotAvro, UnicodeDecodeError, InvalidRequest):
+        return None
+    size = len(payloads[0]) if count == 1 else sum(map(len, payloads))
+    return PublishRequest(payloads, producer, epoch, None if first is None else range(first, first + count), counted=size)
+
+
+_VALUE = VALUE_BRANCH[0]
+_A_LONG = 4
+"""The branch of sequenceIds that is the first of ids that rise by one."""
+_NO_COLUMNS = NULL_BRANCH * 6
+"""From the keys to the expectations."""
 
 
 def _publish_request(record: dict[str, Any], media: str, where: str) -> PublishRequest:
@@ -289,11 +347,27 @@ def encode_publish_response(media: str, response: PublishResponse) -> bytes:
     return encode("PublishResponse", media, record)
 
 
-def _join_publish_response(response: PublishResponse) -> bytes:
-    """Join the answer from parts, to the bytes that fastavro would write.
+def encode_stored(timestamp: int, seq_id: int, count: int, sequence_id: int | None, message_id: bytes, offset: int) -> bytes:
+    """The answer in :data:`~oncelog.wire.media.ONCELOG_AVRO` to a request without a write pointer, all of whose messages were
+    stored just now, within one millisecond: by far the most of the answers."""
+    at = _timestamp(timestamp)
+    return b"".join(
+        (
+            NULL_BRANCH, at, encode_long(seq_id), at, encode_long(seq_id + count - 1), _ONE_STORED, encode_long(count),
+            NULL_BRANCH if sequence_id is None else VALUE_BRANCH + encode_long(sequence_id),
+            _MESSAGE_ID, message_id, VALUE_BRANCH, encode_long(offset), b"\x00",
+        )
+    )  # fmt: skip
 
-    Answers of one receipt are most of the answers, and this takes a third.
-    """
+
+_timestamp = lru_cache(64)(encode_long)
+_ONE_STORED = b"\x02\x00"
+"""A block of one receipt, and its status."""
+_MESSAGE_ID = VALUE_BRANCH + encode_length(SIZE)
+
+
+def _join_publish_response(response: PublishResponse) -> bytes:
+    """Join the answer from parts, to the bytes that fastavro would write, at a third of its time."""
     receipts = [
         (b"\x00" if run.status == STORED else b"\x02")
         + encode_long(run.count)

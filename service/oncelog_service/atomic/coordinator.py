@@ -46,6 +46,7 @@ from oncelog_service.bounds.holding import check_transactions
 from oncelog_service.bounds.slices import slices
 from oncelog_service.clock import Clock
 from oncelog_service.group_commit import Writer
+from oncelog_service.log.admission import Admission
 from oncelog_service.log.append.atomic import Staged
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.reading import read
@@ -219,11 +220,10 @@ class AtomicCommits:
             return
         self._writer.check()
         may(namespace, topic, [request.producer])
-        log.topic.check_producers([request.producer] if request.producer else [])  # it is counted once it is committed
-        log.atomic.check_size_with(staged, request)
-        log.topic.admit(len(request.payloads), request.size)
         batch = Batch()
-        with self._writer.moving():
+        producers = [request.producer] if request.producer else []  # it is counted once it is committed
+        with Admission(log.topic, len(request.payloads), request.size, producers, stamps=staged.group.stamps) as admission:
+            admission.take(log.atomic.bytes_with(staged, request))
             self._put(batch, log, _ref(log, namespace, topic), staged, chunk, request)
             done = self._writer.submit(batch)
         await done

@@ -40,6 +40,7 @@ from oncelog_service.atomic.plan import Transaction
 from oncelog_service.atomic.records import Abort, Commit, TopicRef
 from oncelog_service.atomic.repeats import Newest, gone, noted
 from oncelog_service.group_commit import Writer
+from oncelog_service.log.admission import Admission
 from oncelog_service.log.append.atomic import Copied, Ready, Staged
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.storage.keys import group_producer_key
@@ -218,15 +219,13 @@ class Endings:
                 at.topic,
                 dict.fromkeys(chunk.producer for each in of.ready.staged for chunk in each.chunks.values()),
             )
-        carried = [(of.log.topic, *of.carries) for of in work.values()]
+        admissions: list[tuple[Admission, int]] = []
         for of in work.values():
-            of.log.topic.check_producers(name for each in of.ready.staged for name in each.group.producers())
-            of.log.atomic.check_size(of.ready.staged)
-        for topic, messages, size in carried:
-            topic.check_quota(messages, size)
-        self._writer.admit(sum(size for _, _, size in carried))
-        for topic, messages, size in carried:
-            topic.take_quota(messages, size)
+            producers = (name for each in of.ready.staged for name in each.group.producers())
+            keys = {key for each in of.ready.staged for key in each.group.keys}
+            admission = Admission(of.log.topic, *of.carries, producers, keys)
+            admissions.append((admission, of.log.atomic.bytes_of(of.ready.staged)))
+        Admission.together(admissions, self._writer)
 
     async def _overtaken(self, transaction: Transaction, request: CommitRequest) -> AtomicOutcome | None:
         """Answers a commit whose transaction another one has named as a branch meanwhile; None: none has, at this very moment.

@@ -18,12 +18,14 @@ GONE = 10
 fenced by it. A job that has a new subscription each hour and deletes it comes to that in eleven years."""
 
 
-def check_names(quota: str, held: int, more: int, limit: int | None, whose: str) -> None:
-    """Raises QuotaExceeded unless there may be so many ``more`` of them. ``quota``: `topics`, `producers` or `subscriptions`;
-    ``limit``: None for as many as come."""
+def check_names(
+    quota: str, held: int, more: int, limit: int | None, whose: str, way_out: str = "delete some that are not needed"
+) -> None:
+    """Raises QuotaExceeded unless there may be so many ``more`` of them. ``quota``: `topics`, `producers`, `subscriptions` or
+    `keys`; ``limit``: None for as many as come."""
     if limit is not None and held + more > limit:
         raise QuotaExceeded(
-            f"{whose} has {held} {quota}, and may have {limit}; nothing was done, delete some that are not needed",
+            f"{whose} has {held} {quota}, and may have {limit}; nothing was done, {way_out}",
             quota=quota,
             limit=limit,
         )

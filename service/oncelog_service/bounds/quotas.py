@@ -55,13 +55,15 @@ class Bucket:
 class Quota:
     """What one holder – a topic, a principal – may send. Belongs to one event loop."""
 
-    __slots__ = ("_buckets", "_rates", "_whose")
+    __slots__ = ("_buckets", "_rates", "_whose", "is_limited")
 
     def __init__(self, whose: str) -> None:
         """``whose``: as a refusal says it."""
         self._whose = whose
         self._rates = UNLIMITED
         self._buckets: dict[str, Bucket] = {}
+        self.is_limited = False
+        """Whether anything was counted the last time that somebody asked."""
 
     def check(self, rates: Rates, messages: int, size: int, now: float) -> None:
         """Raises QuotaExceeded unless so much may be sent now. ``rates``: that hold now; if they are others, all begin full."""
@@ -70,6 +72,7 @@ class Quota:
         if rates != self._rates:
             self._rates = rates
             self._buckets = {name: Bucket(rate, now) for name, rate in rates._asdict().items() if rate is not None}
+            self.is_limited = bool(self._buckets)
         for name, bucket, amount in self._each(messages, size):
             wait = bucket.wait(amount, now)
             if wait > 0:
@@ -79,11 +82,6 @@ class Quota:
                     limit=bucket.rate,
                     retry_after_ms=ceil(wait * 1000),
                 )
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether anything was counted the last time that somebody asked."""
-        return bool(self._buckets)
 
     def is_full(self, now: float) -> bool:
         """Whether it is as good as a new one."""

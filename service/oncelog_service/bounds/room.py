@@ -80,7 +80,7 @@ class Room:
     def admit(self, size: int = 0) -> None:
         """Count a request that carries so many bytes. To be asked before anything of it is stamped or moves. Raises DiskFull."""
         takes = _COPIES * size + _OVERHEAD
-        if self.floor and (self.state == "full" or self._left - takes < self.floor):
+        if self.floor and (self.state == "full" or self.free - (self.admitted - self._on_disk) - takes < self.floor):
             self.refused += 1
             raise DiskFull(
                 f"the disk of the service has {self.free:.0f} bytes left, and {self.floor} are kept for making room "

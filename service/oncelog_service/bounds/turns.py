@@ -133,6 +133,25 @@ class Turns:
             self._queue(turn)
         return turn
 
+    def begin_light(self, topic: Hashable, size: int) -> bool:
+        """Begins the turn of a request that brings so many bytes to one topic and waits for nobody; False: it would have to, or
+        is not light. Ends with :meth:`end_light`."""
+        under_way = self._lights.get(topic, 0) + size
+        if under_way > self.light or topic in self._queues:
+            return False
+        self._lights[topic] = under_way
+        return True
+
+    def end_light(self, topic: Hashable, size: int) -> None:
+        """Its request is answered, or given up."""
+        if left := self._lights.get(topic, 0) - size:
+            self._lights[topic] = left
+        else:
+            self._lights.pop(topic, None)  # a request of no bytes has put nothing in
+        if self._queues:
+            self._serve_light(topic)
+            self._serve()
+
     def end(self, turn: Turn) -> None:
         """Its request is answered, or has been given up while it waited. Once for each turn."""
         if turn.waits:

@@ -42,11 +42,17 @@ class Lease:
 
     __slots__ = ("_standing", "fence", "lost")
 
-    def __init__(self, fence: Fence | None, standing: Callable[[], bool]) -> None:
-        """``standing``: tells whether the others are known to take this process for alive, at this very moment."""
+    def __init__(self, fence: Fence | None, standing: Callable[[], bool] | None) -> None:
+        """``standing``: tells whether the others are known to take this process for alive, at this very moment; None: there are
+        none."""
         self.fence = fence
         self.lost = False
         self._standing = standing
+
+    @property
+    def lasts(self) -> bool:
+        """Tells whether it cannot be lost: the process has the store for itself."""
+        return self._standing is None
 
     @property
     def is_valid(self) -> bool:
@@ -55,7 +61,7 @@ class Lease:
         Once the answer was no it stays so, also when the heartbeat gets through again: what was decided meanwhile may not have
         come true. The lease is then taken anew, with the next epoch, and everything is read back.
         """
-        if not self.lost and not self._standing():
+        if not self.lost and self._standing is not None and not self._standing():
             self.lost = True
         return not self.lost
 
@@ -80,7 +86,7 @@ class Leases:
         Raises:
             NotServedHere: another process has it, or should. StorageUnavailable: it cannot be had now.
         """
-        return Lease(None, lambda: True)
+        return Lease(None, None)
 
     def belongs_here(self, resource: bytes) -> bool:
         """Tells whether this process holds it or, where nobody does, is to hold it."""

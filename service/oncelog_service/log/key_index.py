@@ -14,6 +14,7 @@ from hashlib import sha256
 from itertools import count
 
 from oncelog_dedup import Fold, LastEntry, Run, SequenceMap, Snapshot
+from oncelog_service.bounds.holding import check_names
 from oncelog_service.log.conditions import TopicState, nobody
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID
 
@@ -66,8 +67,23 @@ class KeyIndex:
         """Of the newest message that was pushed; None: there never was one."""
         self._pushed_under: dict[str, int] = {}
         """Key → write pointer, where the newest message is in flight and belongs to a transaction."""
+        self._most = len(fold)
+        """As many keys as there are, or more."""
         self.watchers: list[set[str]] = []
         """Keys that step back are added to each of these, while a verification compares the log with the index."""
+
+    def check(self, names: Collection[str], limit: int) -> None:
+        """Raises QuotaExceeded where these would be more keys than ``limit``; in the step that pushes them.
+
+        They are counted, and looked for, only where they may be too many.
+        """
+        if self._most + len(names) > limit:
+            self._most = len(self.fold) + sum(name not in self.fold for name in self._pushed)
+            if self._most + len(names) > limit:
+                new = sum(name not in self._pushed and name not in self.fold for name in set(names))
+                if new:
+                    check_names("keys", self._most, new, limit, "the topic", "raise the bound, or have the topic made anew")
+        self._most += len(names)
 
     def push(self, run: Run) -> Run:
         """Note that this run is about to be written; its last entries are those of keys. Returns it, for :meth:`persist`."""

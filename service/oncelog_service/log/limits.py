@@ -38,6 +38,8 @@ class Limits:
     """Of one namespace; None: as many as are made."""
     max_producers: int = 200_000
     """Names of producers of one topic."""
+    max_keys: int = 1_000_000
+    """Of messages of one topic that checks expectations."""
     max_subscriptions: int = 10_000
     """Of one topic."""
     deduplication: bool = True
@@ -47,4 +49,6 @@ class Limits:
 
     def most_messages(self, request: PublishRequest) -> int:
         """How many this request may have."""
-        return (self.max_bare_messages or self.max_messages) if request.is_bare else self.max_messages
+        if len(request.payloads) <= self.max_messages or self.max_bare_messages is None:
+            return self.max_messages
+        return self.max_bare_messages if request.is_bare else self.max_messages

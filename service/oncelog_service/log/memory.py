@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from oncelog_dedup import Run
+from oncelog_service.log.addition import Addition
 from oncelog_service.log.keep.snapshots import Snapshots
 from oncelog_service.log.names.assigned import has_ended
 from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.storage.keys import ROW_ID_SIZE
-from oncelog_service.storage.runs import Laying, StoredRun
+from oncelog_service.storage.runs import StoredRun
 
 
 class Memory:
@@ -29,9 +30,10 @@ class Memory:
         self._snapshots = snapshots
         self._counts = topic.counts
 
-    def written(self, run: Run, keyed: Run | None, laid: Laying) -> None:
-        """Note that the messages of a publish are on disk, as ``laid``; ``keyed`` is their run for the index of keys."""
-        self._persist(run, keyed)
+    def written(self, addition: Addition) -> None:
+        """Note that messages are on disk, as they were laid."""
+        run, laid = addition.run, addition.laying
+        self._persist(run, None if self._keys is None else addition.keyed)
         self._cache.append(laid.runs)
         self._topic.size.grow(laid.upto_bytes)
         self._count(run)

@@ -12,8 +12,8 @@ from dataclasses import InitVar, dataclass, field
 from oncelog.errors import StaleMessageId, StorageUnavailable
 from oncelog_dedup import Deduplicator, Fold
 from oncelog_service.bounds.holding import Counted, check_gone
-from oncelog_service.bounds.quotas import UNLIMITED, Quota, Rates
-from oncelog_service.bounds.size import MaxBytes, Size
+from oncelog_service.bounds.quotas import UNLIMITED, Quota
+from oncelog_service.bounds.size import Size
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import LOST
 from oncelog_service.counting.topics import Tally, TopicCounts
@@ -28,6 +28,7 @@ from oncelog_service.log.limits import Limits
 from oncelog_service.log.names.generations import Generations
 from oncelog_service.log.numbers import Numbers
 from oncelog_service.log.stamps import Stamps
+from oncelog_service.properties import Rules
 from oncelog_service.storage.incarnation import FIRST, Incarnation, raised
 from oncelog_service.storage.keys import ROW_ID_SIZE, is_beyond, split_row_id, timestamp_prefix
 from oncelog_service.storage.port import Store
@@ -82,19 +83,17 @@ class OpenTopic:
     """How the transaction service calls this generation."""
     incarnation: Incarnation = FIRST
     """Of the store."""
-    deduplication: Callable[[TopicRow], bool]
-    """Whether deduplication is on for a topic with this row, as topic, namespace and service say at this moment."""
+    rules_of: Callable[[TopicRow], Rules]
+    """What holds for a topic with this row, as topic, namespace and service say at this moment."""
     cache: TopicCache
     counts: TopicCounts = field(default_factory=lambda: TopicCounts(Tally()))
     """What happens on it, as long as it has a name."""
-    rates: Callable[[TopicRow], Rates] = lambda row: UNLIMITED
-    """What a topic with this row takes in a second, as topic and namespace say at this moment."""
-    max_bytes_of: Callable[[TopicRow], MaxBytes | None] = lambda row: None
-    """What its messages may take, likewise."""
     rolled_back_by_hand: set[bytes] = field(default_factory=set)
     """Keys of the pointers that an operator has rolled back on any topic of the store."""
     recovered: InitVar[Recovered]
 
+    rules: Rules = field(init=False)
+    """What :attr:`rules_of` says; whoever changes what that goes by calls :meth:`follow`."""
     dedup: Deduplicator = field(init=False)
     keys: KeyIndex | None = field(init=False)
     """None where the topic does not check expectations."""
@@ -133,6 +132,7 @@ class OpenTopic:
     """Whether the topic takes nothing more."""
 
     def __post_init__(self, recovered: Recovered) -> None:
+        self.rules = self.rules_of(self.row)
         self.dedup = Deduplicator(recovered.fold)
         self.keys = recovered.keys
         self.producers = recovered.producers
@@ -165,10 +165,10 @@ class OpenTopic:
         """Where the log begins for readers: for them what was trimmed is gone before it is deleted."""
         return max(self.earliest_offset, self.hidden_below)
 
-    @property
-    def deduplicates(self) -> bool:
-        """Whether deduplication is on for the topic."""
-        return self.deduplication(self.row)
+    def follow(self, row: TopicRow | None = None) -> None:
+        """Go by the rules that hold now. ``row``: its new one, if that is what has changed."""
+        self.row = row or self.row
+        self.rules = self.rules_of(self.row)
 
     @property
     def last_row_id(self) -> bytes:
@@ -178,6 +178,11 @@ class OpenTopic:
     def transactions_of(self, producer: str) -> set[int]:
         """Write pointers under which the producer has messages that are not settled, published or stored."""
         return {*self.dedup.fold.pointers_of(producer), *self.groups.pointers_of(producer)}
+
+    @property
+    def any_transactions(self) -> bool:
+        """Whether any producer can have messages under a write pointer that are not settled."""
+        return self.dedup.fold.has_unsettled or self.groups.any
 
     def check_open(self) -> None:
         """Raises StorageUnavailable once the topic takes nothing more, or another process may serve it."""
@@ -204,31 +209,26 @@ class OpenTopic:
         there.update(name for name, row in self.producers.items() if row.is_open)
         return len(there)
 
-    @property
-    def max_bytes(self) -> MaxBytes | None:
-        """What the topic's messages may take; None: there is no limit."""
-        return self.max_bytes_of(self.row)
-
     def check_size(self, more: int) -> None:
         """Raises QuotaExceeded where so many bytes more are too many, in the step that hands them over; before anything moves."""
-        limit = self.max_bytes
+        limit = self.rules.max_bytes
         if limit is not None:
             self.size.check(limit, more)
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether anything limits how much it takes in a second."""
+        return self.rules.rates is not UNLIMITED or self.quota.is_limited
+
     def check_quota(self, messages: int, size: int) -> None:
         """Raises QuotaExceeded where the topic takes no more at this moment."""
-        self.quota.check(self.rates(self.row), messages, size, self.clock.monotonic())
+        self.quota.check(self.rules.rates, messages, size, self.clock.monotonic())
 
     def take_quota(self, messages: int, size: int) -> None:
         """Count what :meth:`check_quota` has admitted in this very step."""
         self.counts.taken_in(size)
-        self.quota.take(messages, size, self.clock.monotonic())
-
-    def admit(self, messages: int, size: int) -> None:
-        """Take in messages, or raise QuotaExceeded or DiskFull; in the step that hands them over, before anything moves."""
-        self.check_quota(messages, size)
-        self.writer.admit(size)
-        self.take_quota(messages, size)
+        if self.quota.is_limited:
+            self.quota.take(messages, size, self.clock.monotonic())
 
     def check_generation(self, asked: int | None) -> None:
         """Raises StaleMessageId for a position in another generation of the topic."""

@@ -7,9 +7,6 @@ a frozen clock 65,540 publishes left 65,536 rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from oncelog_service.storage.keys import SEQ_BYTES, split_row_id, timestamp_prefix
 
 SEQ_IDS_PER_MS = len(SEQ_BYTES)
@@ -36,6 +33,10 @@ class Stamps:
         first_offset = self.upcoming_offset
         if now_ms > self._timestamp:
             self._timestamp, self._seq_id = now_ms, -1
+        if count == 1 and self._seq_id < SEQ_IDS_PER_MS - 1:
+            self._seq_id += 1
+            self.upcoming_offset += 1
+            return [timestamp_prefix(self._timestamp) + SEQ_BYTES[self._seq_id]], first_offset
         row_ids: list[bytes] = []
         while len(row_ids) < count:
             begin = self._seq_id + 1
@@ -55,15 +56,14 @@ class Stamps:
         self.upcoming_offset = first_offset + messages
         return row_id, first_offset
 
-    @contextmanager
-    def given_back(self) -> Iterator[None]:
-        """What is handed out within is taken back if something raises there: nobody has seen it, and no hole is left."""
-        before = self._timestamp, self._seq_id, self.upcoming_offset
-        try:
-            yield
-        except BaseException:
-            self._timestamp, self._seq_id, self.upcoming_offset = before
-            raise
+    @property
+    def mark(self) -> tuple[int, int, int]:
+        """Where it stands, for :meth:`put_back`."""
+        return self._timestamp, self._seq_id, self.upcoming_offset
+
+    def put_back(self, mark: tuple[int, int, int]) -> None:
+        """Take back what was handed out since: nobody has seen it, and no hole is left."""
+        self._timestamp, self._seq_id, self.upcoming_offset = mark
 
     @property
     def last_timestamp(self) -> int:

@@ -16,23 +16,26 @@ from functools import partial
 from itertools import islice
 
 from oncelog.wire.requests import PublishRequest, PublishResponse
-from oncelog_dedup import LastEntry, Position, Run
+from oncelog_dedup import Position
 from oncelog_service.clock import SteadyClock
-from oncelog_service.log.append.addition import Addition
-from oncelog_service.log.append.appearances import Appearances
+from oncelog_service.group_commit import Told, complete
+from oncelog_service.log.addition import Addition
+from oncelog_service.log.admission import Admission
 from oncelog_service.log.append.atomic import AtomicOnTopic
 from oncelog_service.log.append.expectations import Expectations
-from oncelog_service.log.append.judge import Judge, Known
+from oncelog_service.log.append.judge import Judge
+from oncelog_service.log.append.log_end import LogEnd, Placed
 from oncelog_service.log.append.producers import Producers
-from oncelog_service.log.append.receipts import response, rows_of, stored_runs
+from oncelog_service.log.append.receipts import rows_of
+from oncelog_service.log.append.step import BEGINNING, Known, Sofar, Stored, Waits
 from oncelog_service.log.append.transactional import Transactional, columns_of
 from oncelog_service.log.append.unnamed import Unnamed
 from oncelog_service.log.checks import check_publish, check_store
+from oncelog_service.log.conditions import LockedKey, Mismatch
 from oncelog_service.log.keep.expiry import Expiry
 from oncelog_service.log.keep.removal import Removal
 from oncelog_service.log.keep.snapshots import Snapshots
 from oncelog_service.log.keep.trimming import Trimming
-from oncelog_service.log.key_index import KeyEntries, key_entries
 from oncelog_service.log.memory import Memory
 from oncelog_service.log.open_topic import OpenTopic, Recovered
 from oncelog_service.log.read.inspection import Inspection
@@ -42,11 +45,7 @@ from oncelog_service.log.read.subscriptions import Subscriptions
 from oncelog_service.log.settling import Settling
 from oncelog_service.properties import check_mode, expired_before
 from oncelog_service.reading import Scans
-from oncelog_service.storage.fields import Columns
-from oncelog_service.storage.keys import ROW_ID_SIZE
 from oncelog_service.storage.records import TopicRow
-from oncelog_service.storage.rows import chain_of, encode_messages, message_id_of
-from oncelog_service.storage.runs import Bodies
 
 
 def _nothing() -> None:
@@ -63,9 +62,9 @@ class TopicLog:
     # A service may have thousands open, and beyond 30 attributes an object without slots has a dict of 1.6 kB.
     __slots__ = (
         "_clock",
+        "_end",
         "_expectations",
         "_judge",
-        "_keys",
         "_limits",
         "_memory",
         "_pointers",
@@ -111,7 +110,8 @@ class TopicLog:
         self._judge = Judge(topic, self.producers, self.settling)
         self._expectations = Expectations(topic, self.settling)
         self._unnamed = Unnamed(topic)
-        append = (topic, memory, self.producers, self._judge, self._expectations, Appearances(topic))
+        self._end = LogEnd(topic)
+        append = (topic, memory, self.producers, self._judge, self._expectations, self._end)
         self._transactional = Transactional(*append)
         self.atomic = AtomicOnTopic(*append)
 
@@ -135,7 +135,6 @@ class TopicLog:
         self._writer = topic.writer
         self.dedup = topic.dedup
         """The maps of its producers, pushed and persisted."""
-        self._keys = topic.keys
         self._stamps = topic.stamps
         self._pointers = topic.pointers
         self._queued: Addition | None = None
@@ -190,11 +189,8 @@ class TopicLog:
             KeyInTransaction: definite; nothing is stored.
             StorageUnavailable, DiskFull, QuotaExceeded: definite, nothing is stored. StorageFailed: not definite.
         """
-        check_publish(request, self._limits.most_messages(request))
+        self.check(request)
         pointer = request.write_pointer
-        check_mode(self.topic.row.properties, pointer is not None)
-        if request.conditional:
-            self._expectations.check_on()
         if pointer is None:
             return await self._publish(request, still)
         async with self._pointers.entered(pointer, by):
@@ -202,79 +198,79 @@ class TopicLog:
                 return await self._transactional.publish_stored(request, pointer, still)
             return await self._publish(request, still)
 
+    def check(self, request: PublishRequest) -> None:
+        """What does not depend on what is in the log. Raises InvalidRequest, RequestTooLarge, TransactionalMismatch,
+        ExpectationsNotChecked."""
+        check_publish(request, self._limits.most_messages(request))
+        check_mode(self.topic.row.properties, request.write_pointer is not None)
+        if request.conditional:
+            self._expectations.check_on()
+
     async def _publish(self, request: PublishRequest, still: Callable[[], None]) -> PublishResponse:
-        pointer = request.write_pointer
-        while True:
-            known = await self._known(request)
-            if known.messages == len(request.payloads):
-                self.topic.counts.repeated(known.messages)
-                return response(known.receipts, self._rows_again(known, pointer), pointer)
-            self.topic.check_open()
-            self._writer.check()  # what is stamped and pushed below must be submitted
-            if pointer is not None:
-                self._pointers.check(pointer)
-            if not request.conditional or (found := self._expectations.found(request, known)) is None:
-                break
-            await self._expectations.refuse(found, pointer)
-        still()
-        # Behind the verdicts: what is stored already, or is refused, takes no room and counts for no quota.
-        new = len(request.payloads) - known.messages
-        self.topic.check_producers([request.producer] if request.producer else [])
-        if self.topic.quota.is_limited:
-            self.topic.check_quota(new, request.size)  # what comes too fast is not even encoded
-        # Nothing awaits from the last verdict to the hand-over: another request would take these sequence ids, or these offsets.
-        columns = columns_of(request, known.messages, self._newest_row(request.producer), pointer)
-        with self._stamps.given_back():
-            row_ids, first_offset = self._stamps.take(len(columns.payloads), self._clock.now_ms())
-            messages = encode_messages(columns, row_ids, first_offset)
-            self.topic.check_size(messages.total)
-            self.topic.admit(new, request.size)
-        self.topic.counts.repeated(known.messages)
-        with self._writer.moving():
-            done = self._hand_over(columns, row_ids, messages, first_offset)
-        await done
-        receipts = known.receipts + stored_runs(columns.sequence_ids, row_ids, first_offset)
-        return response(receipts, [*self._rows_again(known, pointer), *row_ids], pointer)
+        """Goes step by step, and waits in between for whatever the next one depends on."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        told, sofar = partial(complete, done), BEGINNING
+        while not isinstance(found := self.step(request, told, sofar, still), Stored):
+            sofar = await found()
+        if found.row_ids:
+            await done
+        return found.response()
 
-    async def _known(self, request: PublishRequest) -> Known:
-        """What of the request is stored; when this returns, its other messages are new at this very moment."""
-        if request.producer is None and request.write_pointer is not None:
-            return await self._unnamed.known(request, request.write_pointer)
-        return await self._judge.known(request)
+    def step(
+        self, request: PublishRequest, told: Told, sofar: Sofar = BEGINNING, still: Callable[[], None] = _nothing
+    ) -> Stored | Waits:
+        """Judge a request that :meth:`check` has let pass, and hand over what is new of it, in one step of the event loop; or
+        return what has to be waited for, before it is judged again with what was found out. Nothing has changed then.
 
-    def _hand_over(self, columns: Columns, row_ids: list[bytes], messages: Bodies, first_offset: int) -> asyncio.Future[None]:
-        """Push and submit, in one step. A plain request joins those before it that are still queued."""
-        pointer, previous = columns.write_pointer, chain_of(columns)
-        last_entries: tuple[tuple[str, LastEntry], ...] = ()
-        if columns.producer is not None and columns.sequence_ids is not None:
-            last_entry = LastEntry(columns.sequence_ids[-1], message_id_of(row_ids[-1]), first_offset + len(row_ids) - 1)
-            last_entries = ((columns.producer, last_entry),)
-            self.dedup.push(columns.producer, last_entry)
-        elif pointer is not None and columns.sequence_ids is not None:
-            self._unnamed.push(pointer, columns.sequence_ids, row_ids[0])
-        keys: KeyEntries = ()
-        if self._keys is not None:
-            keys = key_entries(columns.keys, row_ids, first_offset)
-            self._keys.push(Run(first_offset, len(row_ids), message_id_of(row_ids[0]), message_id_of(row_ids[-1]), keys, pointer))
-        queued = self._queued
-        if pointer is None and queued is not None:
-            done = self._writer.join(queued.batch, partial(queued.add, row_ids, messages, previous, last_entries, keys))
-            if done is not None:
-                self.topic.size.handed_over = queued.laying.upto_bytes
-                return done
+        ``told``: of what becomes of what is handed over. Whatever holds a write pointer has *entered* it. Raises as
+        :meth:`publish`.
+        """
+        pointer, producer = request.write_pointer, request.producer
+        self.topic.check_open()
+        if producer is None and pointer is not None:
+            known = self._unnamed.step(request, pointer, sofar)
+        else:
+            known = self._judge.step(request, sofar)
+        if not isinstance(known, Known):
+            return known
+        if known.messages == len(request.payloads):
+            self.topic.counts.repeated(known.messages)
+            return Stored(known, self._rows_again(known, pointer), pointer)
         if pointer is not None:
-            self.topic.size.undecided(row_ids[0], first_offset, self.topic.size.handed_over)
-        addition = Addition(self.prefix, first_offset, pointer, self.topic.size.handed_over)
-        addition.add(row_ids, messages, previous, last_entries, keys)
-        self.topic.size.handed_over = addition.laying.upto_bytes
+            self._pointers.check(pointer)
+        if request.conditional and (found := self._expectations.found(request, known)) is not None:
+            return partial(self._refuse, found, pointer)
+        still()
+        new = len(request.payloads) - known.messages
+        newest = self._end.newest_row(producer)
+        made_known = () if producer is None or newest is not None else (producer,)
+        keys = () if request.keys is None else self._end.key_names(request.keys[known.messages :])
+        with Admission(self.topic, new, request.size, made_known, keys) as admission:
+            placed = self._end.place(columns_of(request, known.messages, newest, pointer))
+            admission.take(placed.bodies.total)
+            self._hand_over(placed, pointer, told)
+        if known.messages:
+            self.topic.counts.repeated(known.messages)
+        again = () if pointer is None else self._rows_again(known, pointer)
+        return Stored(known, again, pointer, placed.columns.sequence_ids, placed.row_ids, placed.first_offset)
+
+    async def _refuse(self, found: Mismatch | LockedKey, pointer: int | None) -> Sofar:
+        await self._expectations.refuse(found, pointer)
+        return BEGINNING
+
+    def _hand_over(self, placed: Placed, pointer: int | None, told: Told) -> None:
+        """Push and submit, in one step. A plain request joins those before it that are still queued."""
+        queued = self._queued
+        if pointer is None and queued and self._writer.join(queued.batch, partial(self._end.push, placed, queued), told):
+            return
+        addition = self._end.push(placed)
         self._queued = addition if pointer is None else None
-        return self._writer.submit(addition.batch, partial(self._written, addition))
+        self._writer.hand_over(addition.batch, partial(self._written, addition), told)
 
     def _written(self, addition: Addition) -> None:
         if self._queued is addition:
             self._queued = None
-        keyed = None if self._keys is None else addition.keyed
-        self._memory.written(addition.run, keyed, addition.laying)
+        self._memory.written(addition)
 
     def check_staged(self, request: PublishRequest) -> None:
         """What an atomic commit brings must satisfy what a publish does. Raises as that does."""
@@ -297,10 +293,6 @@ class TopicLog:
     def _rows_again(self, known: Known, pointer: int | None) -> list[bytes]:
         """What of this request its transaction has stored already: a retry must learn all the same what it could roll back."""
         return [] if pointer is None else self.settling.whole_requests(pointer, rows_of(known.originals, pointer))
-
-    def _newest_row(self, producer: str | None) -> bytes | None:
-        newest = None if producer is None else self.dedup.last_pushed(producer)
-        return None if newest is None else newest.message_id[:ROW_ID_SIZE]
 
     # --- keeping house --------------------------------------------------------------------------------------------------
 
@@ -344,7 +336,7 @@ class TopicLog:
 
     def change(self, row: TopicRow) -> None:
         """The topic's properties are others from now on."""
-        self.topic.row = row
+        self.topic.follow(row)
         self._stamps.rise(row.expired_before)
         self.trimming.begin_if_due()
 

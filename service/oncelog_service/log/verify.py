@@ -119,7 +119,7 @@ def verify_log(store: Store, log: TopicLog) -> Generator[Findings]:
         watching.watchers.append(watcher)
     counts_from = partial(counted_from, dict(log.topic.producers))
     there = Live(log.position, live, sized, keys, stepped_back)
-    found = verify(store, log.prefix, there, counts_from, log.topic.deduplicates)
+    found = verify(store, log.prefix, there, counts_from, log.topic.rules.deduplicates)
     steps = _watched(found, watchers)
     next(steps)  # of a generator that has not begun, which a client that hangs up at once leaves, nothing ends the watching
     return steps

@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
 from oncelog.errors import (
@@ -26,7 +26,6 @@ from oncelog_service.access.audit import NOTHING, Asked
 from oncelog_service.access.checks import Unchecked
 from oncelog_service.access.grants import EVERYBODY, Principal
 from oncelog_service.clock import of_clients
-from oncelog_service.logs import Asking
 from oncelog_service.rest import cdap
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bearer import bearer_of
@@ -99,17 +98,21 @@ class Application:
         busiest_first = sorted(by_path, key=lambda path: not path.endswith(_BUSIEST))
         self._addresses = [(_pattern(path), by_path[path]) for path in busiest_first]
 
-    def admit(self, head: Head) -> Admitted:
-        """Who answers this. Raises as :func:`foreign.check`; Unauthorized, NotAllowed, NotFound, MethodNotAllowed, Overloaded."""
+    def admit(self, head: Head, address: Any = None) -> Admitted:
+        """Who answers this. ``address``: as it was found for the same head. Raises as :func:`foreign.check`; Unauthorized,
+        NotAllowed, NotFound, MethodNotAllowed, Overloaded."""
         principal = None
         try:
-            check(head.method, head.headers, self._names)
+            if address is None:
+                check(head.method, head.headers, self._names)
             try:
                 principal = self._principal_of(head)
             except Unchecked as unchecked:
                 return self._unchecked(head, self._access.check(unchecked, address_of(head.peer)))
-            (route, times), path = self._address_of(head)
-            check_names(path)  # before they are keys of what is remembered of principals
+            if address is None:
+                address = self._address_of(head)
+                check_names(address[1])  # before they are keys of what is remembered of principals
+            (route, times), path = address
             route.check(principal, path)
         except OncelogError as refused:
             self._note_unrouted(principal, head, refused)
@@ -122,8 +125,11 @@ class Application:
         if self._spans is not None:
             answer = self._spans.around(answer, route.path, path, principal.name, head)
             note = partial(self._note_traced, self._spans, route, path, principal, head)
-        asking = Asking(head.request_id, principal.name, path)
-        return Admitted(answer, route.reads, who, note, route.reads or route.waits, asking, times, standing)
+        step = None
+        if route.step is not None and self._spans is None:
+            step = partial(route.step, self._service, self.watch, path, principal)
+        waits = route.reads or route.waits
+        return Admitted(answer, route.reads, who, note, waits, principal.name, path, times, standing, None, step, address)
 
     def _unchecked(self, head: Head, checking: asyncio.Future[None]) -> Admitted:
         """Who asks is not known before that is done: nobody's request, which is judged anew then."""
@@ -246,7 +252,7 @@ class Application:
     def _principal_of(self, head: Head) -> Principal:
         if head.nameless is not None:
             raise head.nameless.with_traceback(None)
-        if head.certificate_ends_ms <= self._service.clock.now_ms():
+        if head.certificate is not None and head.certificate_ends_ms <= self._service.clock.now_ms():
             raise Unauthorized("the client's certificate is nobody's: it has expired")
         if head.path in _OPEN_TO_ALL or head.path.startswith(CONSOLE + "/"):
             return EVERYBODY
@@ -256,7 +262,7 @@ class Application:
             bearer = bearer_of(authorization)
             if bearer is None:
                 raise Unauthorized("the Authorization header carries no bearer token")
-        return self._access.principal_of(bearer, head.certificate, head.header(ON_BEHALF))
+        return self._access.principal_of(bearer, head.certificate, head.headers.get(ON_BEHALF, b""))
 
 
 def _to_check_again() -> Overloaded:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http import HTTPStatus
 from types import coroutine
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from oncelog.errors import NotAllowed, OncelogError, Unauthorized
 from oncelog_service.logs import Asking
@@ -23,7 +24,15 @@ REQUEST_ID = b"x-request-id"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 
+_OK = HTTPStatus.OK.value
 _GUARDED = GUARD + CLOSED
+_NO_PATH: Mapping[str, str] = {}
+
+
+@lru_cache(8)
+def _plain_head(date: str, media: str) -> bytes:
+    """Of an answer that has nothing to say beside its body, up to the length of that."""
+    return f"{_STATUS_LINES[_OK]}{date}content-type: {media}\r\n{_GUARDED}content-length: ".encode("latin-1")
 
 
 class Head(NamedTuple):
@@ -98,6 +107,21 @@ class Standing:
             self.waited = True
 
 
+class Answers(Protocol):
+    """A connection, as far as a step needs it."""
+
+    def give(self, exchange: Exchange, answer: Answer) -> None:
+        """Sends the answer; the next request's turn."""
+
+
+class Step(Protocol):
+    """A request that is done in one step of the event loop, as far as that goes without waiting."""
+
+    def begin(self) -> bool:
+        """Does all of it, and has its answer given later; False: nothing was done, since something has to be waited for, or the
+        exchange is refused."""
+
+
 class Admitted(NamedTuple):
     """Who answers a request, as its head says."""
 
@@ -111,13 +135,19 @@ class Admitted(NamedTuple):
     """Is told why it is refused all the same, before ``answer`` is asked."""
     waits: bool = False
     """It may be held until there is something to answer."""
-    asking: Asking | None = None
-    """What the log says of it."""
+    principal: str = ""
+    """Who asks, as the log says it."""
+    path: Mapping[str, str] = _NO_PATH
+    """The names in its address, likewise."""
     times: Times | None = None
     """Where it counts how long it takes; None: among those that no address has taken."""
     standing: Standing | None = None
     checking: asyncio.Future[None] | None = None
     """Is done when it is known who asks, or raises why nobody is: then the request is judged anew."""
+    step: Callable[[Exchange, Answers], Step] | None = None
+    """Where the request may be answered in one step, once its body is there."""
+    address: object = None
+    """Who answers there, whoever asks; for :meth:`Application.admit` when the same head comes again."""
 
     @property
     def ends_with_client(self) -> bool:
@@ -156,6 +186,10 @@ class Exchange:
     answering: asyncio.Task[None] | None = None
     begun: bool = False
     """The task has run."""
+    handed_over: bool = False
+    """A step has done it, and gives its answer later."""
+    began: float = 0.0
+    """When the step did."""
     arriving: Arriving | None = None
     """Set while its body comes in more than one piece."""
     unpacking: bool = False
@@ -168,11 +202,14 @@ class Exchange:
     @property
     def asking(self) -> Asking:
         """What the log says of it."""
-        asking = None if self.admitted is None else self.admitted.asking
-        if asking is None:
-            principal = self.refused.principal if isinstance(self.refused, NotAllowed) else ""
-            asking = Asking(self.head.request_id, principal, {})
-        return asking
+        if self.admitted is not None:
+            return Asking(self.head.request_id, self.admitted.principal, self.admitted.path)
+        return Asking(self.head.request_id, self.refused.principal if isinstance(self.refused, NotAllowed) else "", {})
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it is being answered."""
+        return self.answering is not None or self.handed_over
 
     @property
     def asks_to_continue(self) -> bool:
@@ -193,6 +230,9 @@ class Exchange:
 
     def head_of(self, answer: Answer, date: str) -> bytes:
         """The bytes before the answer's body."""
+        is_plain = self.keep_alive and answer.status == _OK and not answer.headers
+        if is_plain and isinstance(answer.body, bytes) and REQUEST_ID not in self.head.headers:
+            return b"%b%d\r\n\r\n" % (_plain_head(date, answer.media), len(answer.body))
         lines = [_STATUS_LINES.get(answer.status) or f"HTTP/1.1 {answer.status} \r\n", date, f"content-type: {answer.media}\r\n"]
         lines.append(_GUARDED if CSP not in answer.headers else GUARD)
         lines += [f"{name}: {value}\r\n" for name, value in answer.headers.items()]

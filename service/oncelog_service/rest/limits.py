@@ -17,6 +17,9 @@ from oncelog_service.traffic import Traffic
 MAX_HEAD_BYTES = 64 * 2**10
 """Request line and headers; nginx and Apache refuse at 8 to 32 KiB."""
 
+MAX_HEADERS = 100
+"""Of one request, as Apache takes; a browser sends 20. In 64 KiB there is room for 15,000, of some objects each."""
+
 MAX_BEHIND = 512
 """Requests that wait behind another one on their connection. All that arrive together are judged in one go, 10 ms of these."""
 
@@ -34,6 +37,11 @@ _SMALL_BYTES = 512
 def head_too_large() -> InvalidRequest:
     """What a head beyond MAX_HEAD_BYTES is told."""
     return InvalidRequest(f"the request's head is larger than {MAX_HEAD_BYTES} bytes")
+
+
+def too_many_headers() -> InvalidRequest:
+    """What a head with more than MAX_HEADERS is told."""
+    return InvalidRequest(f"the request has more than {MAX_HEADERS} headers")
 
 
 def larger_bodies(settings: Settings) -> Callable[[Head], int] | None:
@@ -108,6 +116,17 @@ class Bodies:
         else:
             parts.append(bytearray(part))
 
+    def take_whole(self, exchange: Exchange, body: bytes) -> bool:
+        """Counts a body that has come in one piece with a head whose body was let in before; False: there is no room, and it does
+        not count."""
+        size = len(body)
+        if size > self._all - self._traffic.body_bytes:
+            return False
+        self._traffic.body_bytes += size
+        exchange.size = size
+        exchange.parts.append(body)
+        return True
+
     async def unpack(self, exchange: Exchange, thread: Executor | None) -> None:
         """Unpacks the body of a request, all of which is here. What it takes counts before it takes it.
 
@@ -160,9 +179,11 @@ class Bodies:
 
     def give_back(self, exchange: Exchange) -> None:
         """Forgets the body. Twice is as once."""
-        self.has_arrived(exchange)
-        self._discount(exchange, exchange.size)
-        exchange.parts.clear()
+        if exchange.arriving is not None:
+            self.has_arrived(exchange)
+        self._traffic.body_bytes -= exchange.size
+        exchange.size = 0
+        exchange.parts = []
 
     def _count(self, exchange: Exchange, size: int) -> None:
         """Raises Overloaded: there is no room."""

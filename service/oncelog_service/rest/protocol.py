@@ -58,14 +58,17 @@ from oncelog_service.rest.answer import Answer, refusal
 from oncelog_service.rest.bounds.places import Awaited, Places, Waits
 from oncelog_service.rest.bounds.unread import BUFFER_BYTES, Unread
 from oncelog_service.rest.exchange import CONTINUE, Admitted, Exchange, Head
+from oncelog_service.rest.heads import Heads, Known
 from oncelog_service.rest.limits import (
     MAX_BEHIND,
     MAX_HEAD_BYTES,
+    MAX_HEADERS,
     PARTS_AT_ONCE,
     PIECE_BYTES,
     Bodies,
     head_too_large,
     larger_bodies,
+    too_many_headers,
 )
 from oncelog_service.rest.request_log import RequestLog
 from oncelog_service.traffic import Traffic
@@ -99,8 +102,8 @@ _AWAITED = {_HEAD: Awaited.HEAD, _BODY: Awaited.HEAD, _BETWEEN: Awaited.REQUEST}
 class Application(Protocol):
     """Who answers the requests of a server."""
 
-    def admit(self, head: Head) -> Admitted:
-        """Judges a request by its head. Raises OncelogError."""
+    def admit(self, head: Head, address: object = None) -> Admitted:
+        """Judges a request by its head. ``address``: what :attr:`Admitted.address` said of the same head. Raises OncelogError."""
 
 
 class Shared:
@@ -130,6 +133,7 @@ class Shared:
         self.places = Places(settings.max_connections, settings.max_connections_per_address, self.traffic)
         self.unread = Unread(settings.max_unread_bytes, self.traffic)
         self.requests = RequestLog(settings)
+        self.heads = Heads()
         self.connections: dict[HttpConnection, None] = {}
         """In the order in which they came."""
         self.told: dict[HttpConnection, None] = {}
@@ -155,12 +159,13 @@ class Shared:
             self._date = (now, f"date: {formatdate(now, usegmt=True)}\r\n")
         return self._date[1]
 
-    def judge(self, exchange: Exchange) -> None:
-        """Finds who answers it, or why nobody does."""
+    def judge(self, exchange: Exchange, address: object = None) -> None:
+        """Finds who answers it, or why nobody does. ``address``: its head is known."""
         exchange.admitted = None
         try:
-            exchange.admitted = self.application.admit(exchange.head)
-            self.bodies.check_declared(exchange.head)
+            exchange.admitted = self.application.admit(exchange.head, address)
+            if address is None:
+                self.bodies.check_declared(exchange.head)
         except OncelogError as error:
             exchange.refused = error.with_traceback(None)  # its frames hold the exchange: until a collection
 
@@ -252,6 +257,8 @@ class HttpConnection(asyncio.Protocol):
         """The one that the parser is in, or was in."""
 
         self._phase = _HEAD
+        self._is_within = False
+        """The parser is between the first byte of a request and its last."""
         self._head_bytes = 0
         """At most so many bytes have arrived without one of a body between: of a head, of trailers, of extensions of chunks."""
         self._parts = 0
@@ -291,7 +298,7 @@ class HttpConnection(asyncio.Protocol):
         exchange = self._current
         if not self._placed or self._phase == _FAREWELL:
             return None
-        if exchange is not None and exchange.answering is not None:
+        if exchange is not None and exchange.is_under_way:
             until = self._shared.unread.enough_until(self)
             return None if until is None else Waits(Awaited.READING, until)
         if self._due is None:
@@ -305,7 +312,7 @@ class HttpConnection(asyncio.Protocol):
         """Ends for another's sake while its client is waited for: one that has begun to ask, or is about to, is told. Returns the
         reason that counts."""
         self.leave()
-        if self._current is not None and self._current.answering is not None:
+        if self._current is not None and self._current.is_under_way:
             self.abort()
             return "slow_reader"
         if self._phase == _BETWEEN:
@@ -328,9 +335,9 @@ class HttpConnection(asyncio.Protocol):
         for exchange in (self._current, *self._behind):
             if exchange is None:
                 continue
-            if exchange.answering is None:
+            if not exchange.is_under_way:
                 self._shared.forget(exchange)
-            elif exchange.begun and exchange.ends_with_client:
+            elif exchange.answering is not None and exchange.begun and exchange.ends_with_client:
                 exchange.answering.cancel()
         self._shared.connections.pop(self, None)
         if not self._shared.connections:
@@ -351,7 +358,46 @@ class HttpConnection(asyncio.Protocol):
         if self._pending:  # somebody above the socket had more than was to be read
             self._pending += data
             return
-        self._look_at(data)
+        if self._current is not None or self._is_within:
+            self._look_at(data)
+            return
+        end = data.find(b"\r\n\r\n") + 4
+        if end < 4 or not self._is_known(data, end):
+            before = self._newest
+            self._look_at(data)
+            if end >= 4 and self._newest is not before:
+                self._note_head(data, end)
+
+    def _is_known(self, data: bytes, end: int) -> bool:
+        """Takes all of it for one request, if its head, which ends there, came before, byte for byte, and its body is there."""
+        shared = self._shared
+        known = shared.heads.known.get(data[:end])
+        if known is None or len(data) - end != known.length:
+            return False
+        method, path, query, target, headers, _, address = known
+        shown = self.certificate, self.certificate_ends_ms, self.nameless, shared.requests.id_of(headers)
+        exchange = Exchange(Head(method, path, query, target, headers, self._peer, *shown), not shared.draining)
+        if not shared.bodies.take_whole(exchange, data[end:]):
+            return False
+        shared.judge(exchange, address)
+        self._newest = self._current = exchange
+        self._phase, self._due = _BETWEEN, None
+        exchange.complete = True
+        shared.begin(exchange, self.address)
+        self._begin(exchange)
+        return True
+
+    def _note_head(self, data: bytes, end: int) -> None:
+        """Remembers the head that began what has come, if that was one request that may be done in a step, and no more."""
+        exchange = self._newest
+        if exchange is None or exchange.admitted is None or exchange.admitted.step is None:
+            return
+        if self._is_within or not (exchange.complete and exchange.keep_alive):
+            return
+        head, size = exchange.head, exchange.size
+        if end + size == len(data) and head.header(b"content-length") == b"%d" % size:
+            known = Known(head.method, head.path, head.query, head.target, head.headers, size, exchange.admitted.address)
+            self._shared.heads.came(data[:end], known)
 
     def _look_at(self, data: bytes) -> None:
         """Parses as much of what has come as one turn of the event loop may; the rest has the next one."""
@@ -370,6 +416,7 @@ class HttpConnection(asyncio.Protocol):
             if self._phase != _BETWEEN and self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(head_too_large())
             elif self._phase == _BODY and self._newest is not None and self._newest.refused is None:
+                self._newest.waited = True
                 self._shared.bodies.is_still_arriving(self._newest, self._refuse)
         if at < len(data) and self._parser is not None:
             self._pending = data[at:]
@@ -417,6 +464,7 @@ class HttpConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """The first byte of a head."""
+        self._is_within = True
         self._phase, self._due = _HEAD, None
         self._url, self._headers = b"", []
 
@@ -427,6 +475,8 @@ class HttpConnection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header, or what is sent as one behind a chunked body and is nothing to us."""
         if self._phase == _HEAD:
+            if len(self._headers) >= MAX_HEADERS:
+                raise too_many_headers()
             self._headers.append((name.lower(), value.rstrip(b" \t")))  # no part of it, and the parser takes off the leading one
 
     def on_headers_complete(self) -> None:
@@ -479,6 +529,7 @@ class HttpConnection(asyncio.Protocol):
         """The body is there."""
         if self._without_upgrade:
             return
+        self._is_within = False
         self._phase, self._due, self._head_bytes = _BETWEEN, None, 0
         exchange = self._newest
         if exchange is not None and exchange.refused is None:
@@ -526,7 +577,54 @@ class HttpConnection(asyncio.Protocol):
             self._begin(exchange)
 
     def _begin(self, exchange: Exchange) -> None:
+        """Has it answered: in one step, where nothing has to be waited for."""
+        admitted = exchange.admitted
+        if (
+            admitted is not None
+            and admitted.step is not None
+            and exchange.refused is None
+            and not exchange.waited
+            and self._writable.is_set()
+        ):
+            exchange.began = self._loop.time()
+            exchange.handed_over = True
+            try:
+                if admitted.step(exchange, self).begin():
+                    return
+            except Exception:
+                _log.exception("%s %s failed", exchange.head.method, as_said(exchange.head.path))
+                exchange.refused = InternalError()
+            exchange.handed_over = False
         exchange.answering = self._loop.create_task(self._answer(exchange))
+
+    def give(self, exchange: Exchange, answer: Answer) -> None:
+        """Sends what a step has come to; the next request's turn."""
+        if not (self._lost or self._writable.is_set()):
+            exchange.answering = self._loop.create_task(self._give_later(exchange, answer))
+            return
+        try:
+            if not (self._lost or self._transport.is_closing()):
+                assert isinstance(answer.body, bytes)
+                self._transport.write(exchange.head_of(answer, self._shared.date()) + answer.body)
+            self._shared.note_time(exchange, answer.status, self._loop.time() - exchange.began)
+        except Exception as failure:
+            self._shared.broke_off(exchange, failure)
+            self._close()
+        finally:
+            self._end(exchange)
+
+    async def _give_later(self, exchange: Exchange, answer: Answer) -> None:
+        """Its client has not read what was written before."""
+        try:
+            await self._send(exchange, answer)
+            self._shared.note_time(exchange, answer.status, self._loop.time() - exchange.began)
+        except asyncio.CancelledError:
+            self._transport.abort()
+        except Exception as failure:
+            self._shared.broke_off(exchange, failure)
+            self._close()
+        finally:
+            self._end(exchange)
 
     def _refuse_one(self, exchange: Exchange, error: OncelogError) -> None:
         """It is answered so when its turn has come, whatever else comes of its body."""
@@ -720,7 +818,7 @@ class HttpConnection(asyncio.Protocol):
 
         A request that arrives as a whole costs no timer: the alarm that is set stays, finds that it is early, and is set anew.
         """
-        if self._lost or (self._current is not None and self._current.answering is not None):
+        if self._lost or (self._current is not None and self._current.is_under_way):
             return
         if self._due is None:
             self._due = self._loop.time() + self._shared.patience[self._phase]

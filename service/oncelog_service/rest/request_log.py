@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from itertools import count
 
 from oncelog_service.config import Settings
-from oncelog_service.logs import as_said
+from oncelog_service.logs import as_said, asking
 from oncelog_service.rest.exchange import REQUEST_ID, Exchange
 
 _log = logging.getLogger("oncelog.requests")
@@ -51,8 +51,10 @@ class RequestLog:
             "method": head.method, "path": as_said(head.path), "status": status, "ms": round(seconds * 1000, 1),
             "bytes": exchange.size, "from": head.peer,
         }  # fmt: skip
+        within = asking.set(exchange.asking)  # of what was done in a step, by nobody's task, it is not said otherwise
         level, said = (logging.WARNING, "a request was slow") if is_slow else (logging.INFO, "a request was answered")
         _log.log(level, said, extra={"fields": fields})
+        asking.reset(within)
 
     def _worked(self, exchange: Exchange, seconds: float) -> float:
         waits = exchange.admitted is not None and exchange.admitted.waits

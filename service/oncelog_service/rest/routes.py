@@ -22,7 +22,7 @@ from oncelog_service.access.grants import EVERY_TOPIC, EVERYBODY, SERVICE_WIDE, 
 from oncelog_service.bounds.slices import slices
 from oncelog_service.bounds.turns import STOPPING, Sizes, Turn
 from oncelog_service.log.topic_log import TopicLog
-from oncelog_service.rest.exchange import Standing
+from oncelog_service.rest.exchange import Answers, Exchange, Standing, Step
 from oncelog_service.rest.forward import Forwarder
 from oncelog_service.service import Service
 from oncelog_service.watch.watch import Watch
@@ -171,6 +171,9 @@ class _InTurn:
         self._call.service.turns.end(self._turn)
 
 
+RouteStep = Callable[[Service, Watch, dict[str, str], Principal, Exchange, Answers], Step]
+"""Makes a request to an address, by a principal who may do what that says, one that is done in a step."""
+
 Handler = Callable[..., Coroutine[Any, Any, object]]
 """Is given a Call and, if its signature has a second parameter, a model of that kind, which the body was read as. It returns an
 Answer, or what is to be answered as JSON."""
@@ -202,6 +205,8 @@ class Route:
     """The same of the answer."""
     waits: bool = False
     """It may be held until there is something to answer, as what ``reads`` may."""
+    step: RouteStep | None = None
+    """Does what the handler does, where nothing has to be waited for."""
     reads: bool = False
     """It looks at much, or waits, and changes nothing: it ends when its client has hung up."""
 

@@ -176,7 +176,7 @@ class Server:
     async def _drain(self, deadline: float) -> None:
         loop = asyncio.get_running_loop()
         await self._all_gone(deadline)
-        # What somebody who has hung up had asked for may still be under way.
+        # What somebody who has hung up had asked for may still be under way; what a step has handed over the stop writes.
         answering = {each.answering for each in self._shared.exchanges if each.answering is not None}
         if answering:
             await asyncio.wait(answering, timeout=max(0.0, deadline - loop.time()))

@@ -293,7 +293,7 @@ _MESSAGE_ROUTES = (
     Route(
         "POST", TOPIC + "/publish", messages.publish, "Publish messages", (*_EXPECTING, *_JUDGED, *_PUBLISHING),
         takes=_avro("PublishRequest"), gives=_avro("PublishResponse"),
-        right=Right.WRITE,
+        right=Right.WRITE, step=messages.PublishStep,
     ),
     Route(
         "POST", TOPIC + "/store", messages.store, "Store messages under a write pointer, unseen until it is published",

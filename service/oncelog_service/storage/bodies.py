@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import repeat
 from operator import add
 from typing import Any, TypeAlias, overload
@@ -40,10 +41,49 @@ _AT_ONCE = 10_000
 """Bodies that are joined when they are encoded, 4 ms; of more each when it is laid, which the writer's thread does (runs.py)."""
 
 
+def encode_few(columns: Columns, before: bytes, ids: Sequence[bytes], behind: bytes, first: int) -> Bodies | None:
+    """As :func:`encode_bodies` of an id between two constants and a number from ``first`` on, of a few messages that have nothing
+    but payloads, and perhaps a producer and sequence ids that leave nothing out. None: they are others."""
+    payloads, sequence_ids, producer = columns.payloads, columns.sequence_ids, columns.producer
+    count = len(payloads)
+    if columns.keys is not None or columns.properties is not None or columns.ttls is not None or count > _FEW:
+        return None
+    named = NULL_BRANCH if producer is None else _named(producer)
+    if count == 1:
+        payload = payloads[0]
+        number = NULL_BRANCH if sequence_ids is None else VALUE_BRANCH + encode_long(sequence_ids[0])
+        head = b"".join((before, ids[0], behind, encode_long(first), named, number, _NO_TAIL))
+        body = head + encode_length(len(payload)) + payload
+        return Bodies([body], [2 * len(head)], len(body))
+    if sequence_ids is None:
+        named, numbers = named + NULL_BRANCH, [b""] * count
+    elif sequence_ids[-1] - sequence_ids[0] == count - 1:
+        named, numbers = named + VALUE_BRANCH, encode_long_run(sequence_ids[0], count)
+    else:
+        return None
+    offsets = encode_long_run(first, count)
+    heads = [
+        b"".join((before, id_, behind, offset, named, number, _NO_TAIL))
+        for id_, offset, number in zip(ids, offsets, numbers, strict=True)
+    ]
+    place = len(heads[0])
+    if place != len(heads[-1]):
+        return None
+    bodies = [head + encode_length(len(payload)) + payload for head, payload in zip(heads, payloads, strict=True)]
+    sizes = [*map(len, bodies)]
+    size = sizes[0]
+    return Bodies(bodies, [2 * place], size) if sizes.count(size) == count else Bodies(bodies, [2 * place], 0, sizes)
+
+
+@lru_cache(1_024)
+def _named(producer: str) -> bytes:
+    return VALUE_BRANCH + encode_string(producer)
+
+
 def encode_bodies(columns: Columns, *before: Part) -> Bodies:
     """Encodes a body for each message, in the same order: what stands before its fields, these, and its payload."""
     payloads, ids, tails = columns.payloads, columns.sequence_ids, _tails(columns)
-    named = NULL_BRANCH if columns.producer is None else VALUE_BRANCH + encode_string(columns.producer)
+    named = NULL_BRANCH if columns.producer is None else _named(columns.producer)
     head: list[Part] = [*before, named + (NULL_BRANCH if ids is None else VALUE_BRANCH)]
     apart: list[Sequence[bytes]] = []
     """What of a message stands between that and the length of its payload, where it is not as in the others."""

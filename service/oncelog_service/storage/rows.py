@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from oncelog.wire.avro_parts import decode_long, encode_length
-from oncelog_service.storage.bodies import encode_bodies
+from oncelog_service.storage.bodies import encode_bodies, encode_few
 from oncelog_service.storage.fields import Columns, decode_key, decode_named, decode_ttl, erased_body, erased_ms
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, FIRST_ROW_ID
 from oncelog_service.storage.port import RowDamaged
@@ -110,7 +110,8 @@ def message_id_of(row_id: bytes) -> bytes:
 
 def encode_messages(columns: Columns, row_ids: Sequence[bytes], first_offset: int) -> Bodies:
     """Encodes a body for each message, in the same order."""
-    return encode_bodies(columns, ID_LENGTH, row_ids, FIRST_PAYLOAD_ID, first_offset)
+    parts = ID_LENGTH, row_ids, FIRST_PAYLOAD_ID, first_offset
+    return encode_few(columns, *parts) or encode_bodies(columns, *parts)
 
 
 def chain_of(columns: Columns) -> bytes | None:

@@ -263,6 +263,6 @@ class FaultyApplication(Application):
         super().__init__(service, ROUTES, CONSOLE_ROUTES)
         self._faults = faults
 
-    def admit(self, head: Head) -> Admitted:
-        admitted = super().admit(head)
-        return admitted._replace(answer=self._faults.around(admitted.answer, head))
+    def admit(self, head: Head, address: object = None) -> Admitted:
+        admitted = super().admit(head, address)
+        return admitted._replace(answer=self._faults.around(admitted.answer, head), step=None)

@@ -23,9 +23,9 @@ from oncelog.errors import ChunkReused, InvalidRequest, SequenceReused, TopicDam
 from oncelog.wire.media import TRACEPARENT, TRACESTATE
 from oncelog.wire.requests import PublishRequest
 from oncelog_dedup import LastEntry
-from oncelog_service.log.append.appearances import Appearances
 from oncelog_service.log.append.expectations import Expectations, topic_name
 from oncelog_service.log.append.judge import Judge, sequence_gap
+from oncelog_service.log.append.log_end import LogEnd
 from oncelog_service.log.append.producers import Producers
 from oncelog_service.log.append.transactional import columns_of
 from oncelog_service.log.conditions import TopicState, mismatch
@@ -94,7 +94,7 @@ class AtomicOnTopic:
     _producers: Producers
     _judge: Judge
     _expectations: Expectations
-    _appearances: Appearances
+    _end: LogEnd
     _staged: dict[int, Staged] = field(default_factory=dict)
 
     @property
@@ -173,7 +173,7 @@ class AtomicOnTopic:
             raise _not_rising(producer, last.sequence_id, ids[0])
         # Within the first request too: the commit looks only at what lies before it.
         before = last or LastEntry(ids[0] - 1, b"", 0)
-        gap = self._producers.gap(producer, ids, before) if self._topic.deduplicates else None
+        gap = self._producers.gap(producer, ids, before) if self._topic.rules.deduplicates else None
         if gap is not None:
             raise sequence_gap(producer, *gap)
 
@@ -217,7 +217,7 @@ class AtomicOnTopic:
             cleared: dict[str, frozenset[int]] = {}
             persisted: list[str] = []
             in_flight = False
-            for producer, first in _first_ids(staged).items() if self._topic.deduplicates else ():
+            for producer, first in _first_ids(staged).items() if self._topic.rules.deduplicates else ():
                 cleared[producer] = await self._judge.cleared(producer, first)
                 verdict = self._topic.dedup.judge(producer, [first])
                 in_flight = in_flight or self._topic.dedup.in_flight(producer)
@@ -236,7 +236,7 @@ class AtomicOnTopic:
         Raises SequenceGap.
         """
         last: dict[str, LastEntry] = {}
-        for each in staged if self._topic.deduplicates else ():
+        for each in staged if self._topic.rules.deduplicates else ():
             for producer, last_entry in each.group.dedup.fold.items():
                 begin = each.group.first_sequence_id(producer)
                 gap = self._producers.gap(producer, [begin], last[producer]) if producer in last else None
@@ -253,7 +253,7 @@ class AtomicOnTopic:
         """
         self._topic.check_open()
         for producer, first in _first_ids(ready.staged).items():
-            if self._topic.deduplicates and not self._is_new(producer, first, ready.cleared.get(producer, frozenset())):
+            if self._topic.rules.deduplicates and not self._is_new(producer, first, ready.cleared.get(producer, frozenset())):
                 return False
         index = 0
         earlier: dict[str, int] = {}
@@ -268,7 +268,7 @@ class AtomicOnTopic:
         """Returns what a commit brings, if it can be copied at this very moment and nothing is to be left out; None: it is to be
         waited for. Raises as :meth:`judged`."""
         ready = Ready([staged], {})
-        if self._topic.deduplicates and any(map(self._topic.dedup.in_flight, _first_ids(ready.staged))):
+        if self._topic.rules.deduplicates and any(map(self._topic.dedup.in_flight, _first_ids(ready.staged))):
             return None
         return ready if self.judged(ready) else None
 
@@ -351,13 +351,15 @@ class AtomicOnTopic:
         for each in staged:
             group = each.group
             if each.brought is not None:
-                columns = columns_of(each.brought, each.known, None)
-                run, keyed, laying = self._appearances.put_messages(batch, columns)
-                written.append(partial(self._memory.written, run, keyed, laying))
+                columns = columns_of(each.brought, each.known, self._end.newest_row(each.brought.producer))
+                addition = self._end.push(self._end.place(columns))
+                batch.put_laid(addition.laying)
+                run = addition.run
+                written.append(partial(self._memory.written, addition))
                 begin = run.first_id
             else:
                 assert group.row is None  # what is copied is let go of in the same step
-                run, keyed, upto_bytes = self._appearances.put(batch, group)
+                run, keyed, upto_bytes = self._end.put_group(batch, group)
                 for chunk in each.chunks:
                     batch.delete(Table.CHUNK, chunk_key(self._topic.prefix, each.number, chunk))
                 written.append(partial(self._memory.group_written, run, keyed, upto_bytes))
@@ -367,13 +369,10 @@ class AtomicOnTopic:
                 first_id, first_offset = begin, run.first_offset
         return Copied(total, first_offset, first_id, lambda: _call_all(written))
 
-    def check_size(self, staged: Iterable[Staged]) -> None:
-        """Raises QuotaExceeded where what a commit has for the topic takes too much room; in the step that copies it."""
-        if self._topic.max_bytes is not None:
-            self._topic.check_size(self._bytes_of(staged))
-
-    def _bytes_of(self, staged: Iterable[Staged]) -> int:
-        """What they take in the log, if they are copied now."""
+    def bytes_of(self, staged: Iterable[Staged]) -> int:
+        """Bytes that what a commit has for the topic takes in the log, if it is copied now; 0 where none are too many."""
+        if self._topic.rules.max_bytes is None:
+            return 0
         total, offset = 0, self._topic.stamps.upcoming_offset
         for each in staged:
             if each.brought is None:
@@ -384,10 +383,11 @@ class AtomicOnTopic:
             offset += each.group.messages
         return total
 
-    def check_size_with(self, staged: Staged, request: PublishRequest) -> None:
-        """Raises QuotaExceeded where the topic could not take what is staged with this request behind it."""
-        if self._topic.max_bytes is not None:
-            self._topic.check_size(staged.group.bytes + encode_payloads(columns_of(request, 0, None)).total)
+    def bytes_with(self, staged: Staged, request: PublishRequest) -> int:
+        """Bytes of what is staged with this request behind it; 0 where none are too many."""
+        if self._topic.rules.max_bytes is None:
+            return 0
+        return staged.group.bytes + encode_payloads(columns_of(request, 0, None)).total
 
     # --- drop
 

@@ -15,7 +15,7 @@ from oncelog.errors import (
     StorageUnavailable,
 )
 from oncelog.wire.requests import PublishRequest
-from oncelog_service.log.append.judge import Known
+from oncelog_service.log.append.step import Known
 from oncelog_service.log.conditions import KEY_OFFSET, NOTHING_REPEATED, OFFSET, LockedKey, Mismatch, Repeated, mismatch
 from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.settling import Settling

@@ -8,27 +8,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from functools import partial
 
-from oncelog.errors import ProducerInTransaction, SequenceGap, SequenceReused
-from oncelog.wire.requests import PublishRequest, ReceiptRun
-from oncelog_service.log.append.history import History, Original, OriginalRun, differs
+from oncelog.errors import OncelogError, ProducerInTransaction, SequenceGap, SequenceReused
+from oncelog.wire.requests import PublishRequest
+from oncelog_service.log.append.history import History, OriginalRun, differs
 from oncelog_service.log.append.producers import Producers
 from oncelog_service.log.append.receipts import duplicate_runs, repeated_runs
+from oncelog_service.log.append.step import BEGINNING, NOTHING, Known, Sofar, Waits
 from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.settling import Settling
 from oncelog_service.reading import read
-
-
-class Known(NamedTuple):
-    """What of a request is already stored: its first ``messages``."""
-
-    messages: int
-    receipts: list[ReceiptRun]
-    originals: Mapping[int, Original]
-
-
-NOTHING = Known(0, [], {})
 
 
 class Judge:
@@ -46,41 +36,65 @@ class Judge:
         self._settling = settling
 
     async def known(self, request: PublishRequest, *, gaps: bool = True) -> Known:
-        """What of the request is stored; when this returns, its other messages are new at this very moment.
+        """As :meth:`step`, having waited for whatever that depends on."""
+        sofar = BEGINNING
+        while True:
+            self._topic.check_open()  # each time round: the store may have failed while this waited
+            found = self.step(request, sofar, gaps=gaps)
+            if isinstance(found, Known):
+                return found
+            sofar = await found()
+
+    def step(self, request: PublishRequest, sofar: Sofar = BEGINNING, *, gaps: bool = True) -> Known | Waits:
+        """What of the request is stored, while its other messages are new at this very moment; or what has to be waited for. The
+        caller has asked whether the topic is open.
 
         Raises:
             ProducerFenced, SequenceReused, ProducerInTransaction; SequenceGap, if ``gaps`` are to be looked at.
         """
-        producer, sequence_ids = request.producer, request.sequence_ids
+        producer, sequence_ids, pointer = request.producer, request.sequence_ids, request.write_pointer
         if producer is None or sequence_ids is None:
             return NOTHING
-        known = NOTHING
-        cleared: Mapping[int, bool] = {}
-        while True:
-            self._topic.check_open()  # each time round: the store may have failed while this waited
-            await self._producers.check_epoch(producer, request.epoch)
-            if not self._topic.deduplicates:
-                return NOTHING
-            others = self._topic.transactions_of(producer) - {request.write_pointer}
+        if (refusal := self._producers.refusal(producer, request.epoch)) is not None:
+            return partial(self._refused, refusal)
+        if not self._topic.rules.deduplicates:
+            return NOTHING
+        known, cleared = sofar
+        if self._topic.any_transactions:
+            others = self._topic.transactions_of(producer) - {pointer}
             if not others <= cleared.keys():
-                cleared = await self._clear(producer, request.write_pointer, others)
-                continue
-            if cleared:
-                own = [other for other, is_own in cleared.items() if is_own]
-                self.check_undecided(
-                    producer, sequence_ids, own if request.write_pointer is None else [*own, request.write_pointer]
-                )
-            verdict = self._dedup.judge(producer, sequence_ids)
-            if verdict.in_flight or (self._pointers.in_use and self._dedup.in_flight(producer)):
-                await self._writer.drained()
-            elif verdict.persisted != known.messages:
-                known = await self.originals(producer, sequence_ids[: verdict.persisted], request)
-            elif not gaps or (gap := self._producers.gap(producer, sequence_ids[known.messages :])) is None:
-                return known
-            elif self._dedup.in_flight(producer):
-                await self._writer.drained()  # the refusal depends on what is being written
-            else:
-                raise sequence_gap(producer, *gap)
+                return partial(self._clear_more, producer, pointer, others, known)
+        if cleared:
+            own = [other for other, is_own in cleared.items() if is_own]
+            self.check_undecided(producer, sequence_ids, own if pointer is None else [*own, pointer])
+        verdict = self._dedup.judge(producer, sequence_ids)
+        if verdict.in_flight or (self._pointers.in_use and self._dedup.in_flight(producer)):
+            return partial(self._drained, sofar)
+        if verdict.persisted != known.messages:
+            return partial(self._read, request, verdict.persisted, cleared)
+        if not gaps or (gap := self._producers.gap(producer, sequence_ids[known.messages :])) is None:
+            return known
+        if self._dedup.in_flight(producer):
+            return partial(self._drained, sofar)  # the refusal depends on what is being written
+        raise sequence_gap(producer, *gap)
+
+    # --- what a verdict waits for
+
+    async def _refused(self, refusal: OncelogError) -> Sofar:
+        await self._producers.refuse(refusal)
+        return BEGINNING
+
+    async def _drained(self, sofar: Sofar) -> Sofar:
+        await self._writer.drained()
+        return sofar
+
+    async def _clear_more(self, producer: str, pointer: int | None, others: Collection[int], known: Known) -> Sofar:
+        return Sofar(known, await self._clear(producer, pointer, others))
+
+    async def _read(self, request: PublishRequest, persisted: int, cleared: Mapping[int, bool]) -> Sofar:
+        assert request.producer is not None  # whose messages are persisted
+        assert request.sequence_ids is not None
+        return Sofar(await self.originals(request.producer, request.sequence_ids[:persisted], request), cleared)
 
     # --- transactions of the same producer
 

@@ -10,9 +10,9 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from typing import Literal
+from typing import Literal, NoReturn
 
-from oncelog.errors import InvalidRequest, ProducerEnded, ProducerFenced, ProducerNotFound
+from oncelog.errors import InvalidRequest, OncelogError, ProducerEnded, ProducerFenced, ProducerNotFound
 from oncelog.message_id import MessageId
 from oncelog.wire.models import Gaps, OpenedProducer, Producer, Why
 from oncelog_dedup import MAX_SEQUENCE_ID, LastEntry
@@ -182,10 +182,14 @@ class Producers:
         """Raises ProducerFenced if a newer incarnation was opened, or the topic made anew; ProducerEnded; InvalidRequest if this
         epoch was never handed out."""
         refusal = self.refusal(name, epoch)
+        if refusal is not None:
+            await self.refuse(refusal)
+
+    async def refuse(self, refusal: OncelogError) -> NoReturn:
+        """Raises what :meth:`refusal` has found, once that is certain."""
         if isinstance(refusal, ProducerFenced | ProducerEnded):
             await self._writer.drained()  # the newer epoch, or the end, may still be on its way to disk
-        if refusal is not None:
-            raise refusal
+        raise refusal
 
     def refusal(self, name: str, epoch: int | None) -> ProducerFenced | ProducerEnded | InvalidRequest | None:
         """What :meth:`check_epoch` would raise, for the last moment; it is raised once what is being written is on disk."""

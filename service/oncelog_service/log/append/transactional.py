@@ -8,10 +8,11 @@ from functools import partial
 
 from oncelog.errors import SequenceReused
 from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest, PublishResponse, ReceiptRun
-from oncelog_service.log.append.appearances import Appearances
+from oncelog_service.log.admission import Admission
 from oncelog_service.log.append.expectations import Expectations
 from oncelog_service.log.append.history import differs
 from oncelog_service.log.append.judge import Judge, sequence_gap
+from oncelog_service.log.append.log_end import LogEnd
 from oncelog_service.log.append.producers import Producers
 from oncelog_service.log.append.receipts import response, unplaced_runs
 from oncelog_service.log.groups.stored import StoredGroup, find_stored
@@ -37,7 +38,7 @@ class Transactional:
     _producers: Producers
     _judge: Judge
     _expectations: Expectations
-    _appearances: Appearances
+    _end: LogEnd
 
     # --- store
 
@@ -54,20 +55,17 @@ class Transactional:
         if producer is not None:  # once more: what is in the group was waited for
             await self._producers.check_epoch(producer, request.epoch)
         self._topic.check_open()
-        self._topic.writer.check()
         self._topic.pointers.check(pointer)
         still()
-        self._topic.check_producers([producer] if producer else [])  # it is counted once it appears
         columns = columns_of(request, known, None)
         batch = Batch()
-        with group.stamps.given_back():
+        producers = () if producer is None else (producer,)  # it is counted once it appears
+        with Admission(self._topic, len(request.payloads) - known, request.size, producers, stamps=group.stamps) as admission:
             payload_ids, first = group.stamps.take(len(columns.payloads), self._topic.clock.now_ms())
             laying = Laying(Table.PAYLOAD, group.key, first, before_bytes=group.bytes)
             laying.add(payload_ids, encode_payloads(columns))
-            self._topic.check_size(laying.upto_bytes)  # what is there, and all of this: it could not appear
-            self._topic.admit(len(request.payloads) - known, request.size)
             batch.put_laid(laying)
-        with self._topic.writer.moving():
+            admission.take(laying.upto_bytes)  # what is there, and all of this: it could not appear
             group.bytes = laying.upto_bytes
             group.push(producer, columns.sequence_ids, payload_ids, first)
             group.push_keys(columns.keys, payload_ids, first)
@@ -84,7 +82,7 @@ class Transactional:
             if group.row is not None:
                 await self._topic.writer.drained()
                 group.check_open()
-            if ids is None or (producer is not None and not self._topic.deduplicates):
+            if ids is None or (producer is not None and not self._topic.rules.deduplicates):
                 return 0
             rest = ids[known:]
             verdict = group.judge(producer, rest)
@@ -128,24 +126,17 @@ class Transactional:
             if not group.drained:
                 await self._topic.writer.drained()
                 continue
-            self._topic.writer.check()
             self._topic.pointers.check(pointer)
             if not request.conditional or (found := self._expectations.found(request)) is None:
                 break
             await self._expectations.refuse(found, pointer)
         still()
-        if self._topic.deduplicates:
+        if self._topic.rules.deduplicates:
             self._check_still_new(group)
-        self._topic.check_producers(group.producers())
-        self._topic.check_size(group.bytes)
-        self._topic.writer.admit()
-        return await self._insert(group, request.producer)
-
-    async def _insert(self, group: StoredGroup, producer: str | None) -> PublishResponse:
-        """From the checks to the hand-over nothing awaits, and nothing raises."""
         batch = Batch()
-        with self._topic.writer.moving():
-            run, keyed, upto_bytes = self._appearances.put(batch, group, producer)
+        with Admission(self._topic, 0, 0, group.producers(), group.keys) as admission:
+            admission.take(group.bytes)
+            run, keyed, upto_bytes = self._end.put_group(batch, group, request.producer)
             done = self._topic.writer.submit(batch, partial(self._memory.group_written, run, keyed, upto_bytes))
         await done
         at = run.first_id[:ROW_ID_SIZE]

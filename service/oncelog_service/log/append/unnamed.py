@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from itertools import islice
 
 from oncelog.wire.requests import PublishRequest
 from oncelog_dedup import Run
 from oncelog_service.log.append.history import Original, differs
-from oncelog_service.log.append.judge import NOTHING, Known
 from oncelog_service.log.append.receipts import duplicate_runs
+from oncelog_service.log.append.step import BEGINNING, NOTHING, Known, Sofar, Waits
 from oncelog_service.log.keep.recovery import rows
 from oncelog_service.log.numbers import Numbers, Taken, partly_taken, reused
 from oncelog_service.log.open_topic import OpenTopic
@@ -27,55 +28,52 @@ from oncelog_service.storage.port import Store
 class Unnamed:
     """Knows the sequence ids of one open topic's messages without a producer. Works on the event loop that owns it."""
 
-    __slots__ = ("_fold", "_numbers", "_prefix", "_store", "_topic", "_writer")
+    __slots__ = ("_fold", "_numbers", "_prefix", "_store", "_writer")
 
     def __init__(self, topic: OpenTopic) -> None:
         self._prefix = topic.prefix
         self._store = topic.store
         self._writer = topic.writer
         self._fold = topic.dedup.fold
-        self._topic = topic
         self._numbers = topic.numbers
 
-    async def known(self, request: PublishRequest, pointer: int) -> Known:
-        """What of a request without a producer is stored under the pointer: all of it, or nothing at this very moment.
+    def step(self, request: PublishRequest, pointer: int, sofar: Sofar = BEGINNING) -> Known | Waits:
+        """What of a request without a producer is stored under the pointer: all of it, or nothing at this very moment; or what
+        has to be waited for. The caller has asked whether the topic is open.
 
-        It does not matter whether the topic deduplicates: the ids are the transaction's, not a producer's.
-
-        Raises:
-            SequenceReused: its ids are those of other messages. InvalidRequest: only some of them are taken.
+        It does not matter whether the topic deduplicates: the ids are the transaction's, not a producer's. What is waited for
+        raises SequenceReused: its ids are those of other messages; InvalidRequest: only some of them are taken.
         """
         sequence_ids = request.sequence_ids
         if sequence_ids is None:
             return NOTHING
-        numbers = await self._opened(pointer)
-        while True:
-            self._topic.check_open()
-            taken = numbers.overlapping(sequence_ids)
-            if not taken:
-                return NOTHING
-            await self._writer.drained()
-            found = await read(_messages, self._store, self._prefix, pointer, taken[0])
-            if taken != numbers.overlapping(sequence_ids):
-                continue
-            if not found:
-                numbers.drop(taken[0])
-            elif not taken[0].holds(sequence_ids):
-                raise partly_taken(pointer, sequence_ids, taken[0])
-            else:
-                return _repeated(pointer, request, sequence_ids, found)
-
-    def push(self, pointer: int, sequence_ids: Sequence[int], row_id: bytes) -> None:
-        """Note ids, none of which :meth:`known` has found, of what is being written from this row on."""
-        self._numbers.setdefault(pointer, Numbers()).add(Taken(sequence_ids[0], sequence_ids[-1] + 1, row_id))
-
-    async def _opened(self, pointer: int) -> Numbers:
         numbers = self._numbers.get(pointer)
         if numbers is None:
-            runs = self._fold.unsettled.get(pointer, ())
-            read_back = await read(_numbers, self._store, self._prefix, pointer, runs) if runs else Numbers()
-            numbers = self._numbers.setdefault(pointer, read_back)  # somebody else may have read it meanwhile
-        return numbers
+            return partial(self._open, pointer)
+        taken = numbers.overlapping(sequence_ids)
+        if not taken:
+            return NOTHING
+        return sofar.known if sofar.known.messages else partial(self._look, pointer, request, sequence_ids, numbers, taken)
+
+    async def _open(self, pointer: int) -> Sofar:
+        runs = self._fold.unsettled.get(pointer, ())
+        read_back = await read(_numbers, self._store, self._prefix, pointer, runs) if runs else Numbers()
+        self._numbers.setdefault(pointer, read_back)  # somebody else may have read it meanwhile
+        return BEGINNING
+
+    async def _look(
+        self, pointer: int, request: PublishRequest, sequence_ids: Sequence[int], numbers: Numbers, taken: list[Taken]
+    ) -> Sofar:
+        await self._writer.drained()
+        found = await read(_messages, self._store, self._prefix, pointer, taken[0])
+        if taken != numbers.overlapping(sequence_ids):
+            return BEGINNING
+        if not found:
+            numbers.drop(taken[0])
+            return BEGINNING
+        if not taken[0].holds(sequence_ids):
+            raise partly_taken(pointer, sequence_ids, taken[0])
+        return Sofar(_repeated(pointer, request, sequence_ids, found))
 
 
 def _repeated(pointer: int, request: PublishRequest, sequence_ids: Sequence[int], found: dict[int, Original]) -> Known:

@@ -187,6 +187,11 @@ class Groups:
         """Let go of what is known about it: its transaction has ended."""
         self._open.pop(pointer, None)
 
+    @property
+    def any(self) -> bool:
+        """Whether any is in use."""
+        return bool(self._open)
+
     def pointers_of(self, producer: str) -> list[int]:
         """The write pointers under which messages of this producer are stored and not yet published."""
         return [pointer for pointer, group in self._open.items() if group.row is None and producer in group.producers()]

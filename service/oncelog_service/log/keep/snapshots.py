@@ -96,7 +96,8 @@ class Snapshots:
         """Begin a snapshot if the schedule says so. Nobody waits for it; it joins the next write."""
         if self._running is not None or self._ended_for_good:
             return
-        if self._schedule.due(self._clock.monotonic(), self._entries(), self._unsettled()):
+        now = self._clock.monotonic()
+        if self._schedule.may_be_due(now) and self._schedule.due(now, self._entries(), self._unsettled()):
             self._begin()
 
     def _current(self) -> list[Snapshot]:

@@ -31,7 +31,7 @@ class Trimming:
 
     def begin_if_due(self) -> None:
         """Begin to trim if the topic is too large; nobody waits for it."""
-        limit = self._topic.max_bytes
+        limit = self._topic.rules.max_bytes
         if limit is None or not limit.trims or self._topic.size.present <= limit.bytes:
             return
         if self._running is None and not self._topic.closed and self._tried != self._moment(limit.bytes):
@@ -50,7 +50,7 @@ class Trimming:
 
     async def _run(self) -> None:
         try:
-            while (limit := self._topic.max_bytes) is not None and limit.trims and self._topic.size.present > limit.bytes:
+            while (limit := self._topic.rules.max_bytes) is not None and limit.trims and self._topic.size.present > limit.bytes:
                 moment = self._moment(limit.bytes)
                 trimmed = await self._removal.trim_to(limit)
                 if not trimmed:

@@ -32,7 +32,7 @@ def is_assigned(name: str) -> bool:
 
 def has_ended(name: str, rows: Mapping[str, ProducerRow]) -> bool:
     """Whether the name was assigned and has ended, if these are the rows of all producers."""
-    return name not in rows and is_assigned(name)
+    return len(name) == _LENGTH and name not in rows and is_assigned(name)
 
 
 def counted_from(rows: Mapping[str, ProducerRow], name: str) -> int:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from oncelog.errors import Overloaded
+from oncelog.errors import InternalError, OncelogError, Overloaded, StorageUnavailable
 from oncelog.wire.codec import (
     decode_consume_request,
+    decode_plain,
     decode_publish_request,
     decode_rollback,
     encode_consume_response,
@@ -16,22 +18,31 @@ from oncelog.wire.codec import (
 )
 from oncelog.wire.isolation import IN_TRANSACTION, ISOLATION, UNCOMMITTED, headers_of
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, essence
-from oncelog.wire.requests import ConsumeRequest, Polled
+from oncelog.wire.requests import ConsumeRequest, Polled, PublishResponse
+from oncelog_service.access.grants import Principal
+from oncelog_service.log.append.step import Stored
 from oncelog_service.log.read.inspection import Glance
 from oncelog_service.log.read.pages import AS_JSON, AS_ONCELOG, AS_TMS, Page, noting_pointers
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.rest import cdap
-from oncelog_service.rest.answer import Answer
-from oncelog_service.rest.bodies import AT_ONCE_BYTES, decoded, off_loop
+from oncelog_service.rest.answer import Answer, refusal
+from oncelog_service.rest.bodies import AT_ONCE_BYTES, AT_ONCE_ITEMS, decoded, off_loop
+from oncelog_service.rest.exchange import Answers, Exchange
 from oncelog_service.rest.handlers.cdap_polls import asks_for_everything, everything
 from oncelog_service.rest.handlers.cdap_publishes import check_of_cdap, sizes_of
 from oncelog_service.rest.routes import Call
+from oncelog_service.service import Service
+from oncelog_service.watch.watch import Watch
+
+_log = logging.getLogger(__name__)
 
 ENCODINGS = {AVRO: AS_TMS, ONCELOG_AVRO: AS_ONCELOG, JSON: AS_JSON}
 """How the messages of a page are encoded, by the media type of the answer."""
 
 
 _JOINED_AT_ONCE = 10_000
+_RECEIPTS_AT_ONCE = 500
+"""Encoded on the event loop, in a millisecond: there is one for all messages of a request, but where its ids have gaps."""
 
 
 async def page_answer(media: str, page: Page, generation: int, more: Sequence[Mapping[str, object]] | None = None) -> Answer:
@@ -66,12 +77,91 @@ async def publish(call: Call) -> Answer:
         may()
         call.count(request)
         response = await log.publish(request, call.principal.whose(), may)
-    body = b"" if media == AVRO and request.write_pointer is None else encode_publish_response(media, response)
-    return Answer(body, media, headers=_quota_of(log))
+    if media == AVRO and request.write_pointer is None:
+        return Answer(b"", media, headers=_quota_of(log))
+    return await _published(media, response, log)
+
+
+async def _published(media: str, response: PublishResponse, log: TopicLog) -> Answer:
+    """What was stored; of many receipts on a thread."""
+    large = len(response.receipts) > _RECEIPTS_AT_ONCE
+    return Answer(await off_loop(large, encode_publish_response, media, response), media, headers=_quota_of(log))
+
+
+class PublishStep:
+    """A publish whose topic is open, whose turn it is at once, and of which all is new, as nearly each is: judged and handed over
+    in one step. Whatever has to wait goes the long way, from its beginning, and comes to the same step (TopicLog.step)."""
+
+    __slots__ = ("_connection", "_exchange", "_log", "_name", "_path", "_principal", "_service", "_stored", "_watch")
+
+    def __init__(
+        self, service: Service, watch: Watch, path: dict[str, str], principal: Principal, exchange: Exchange, connection: Answers
+    ) -> None:
+        self._service = service
+        self._watch = watch
+        self._path = path
+        self._principal = principal
+        self._exchange = exchange
+        self._connection = connection
+
+    def begin(self) -> bool:
+        """As :meth:`exchange.Step.begin`."""
+        service, exchange, path = self._service, self._exchange, self._path
+        head = exchange.head
+        if head.headers.get(b"content-type") != _OWN or head.query or head.is_packed or exchange.size > AT_ONCE_BYTES:
+            return False
+        if service.principal_quotas.are_limited or service.settings.cdap_clients:
+            return False
+        name = self._name = path["namespace"], path["topic"]
+        log, size = service.open_log(name), exchange.size
+        request = None if log is None else decode_plain(exchange.body, AT_ONCE_ITEMS)
+        if log is None or request is None or not service.turns.begin_light(name, size):
+            return False
+        self._log = log
+        try:
+            self._principal.check_producer(*name, request.producer)
+            log.check(request)
+            stored = log.step(request, self._told)
+            if isinstance(stored, Stored):
+                self._stored = stored
+                return True
+        except StorageUnavailable:
+            pass  # the topic may be served elsewhere by now
+        except OncelogError as error:
+            self._watch.refused(error, path, self._principal.owner or "")
+            exchange.refused = error.with_traceback(None)
+        except BaseException:
+            service.turns.end_light(name, size)
+            raise
+        service.turns.end_light(name, size)
+        return False
+
+    def _told(self, error: OncelogError | None) -> None:
+        """What was handed over is on disk, or is not."""
+        try:
+            answer = self._answer(error)
+        except Exception:
+            _log.exception("what was stored could not be told")
+            answer = refusal(InternalError(), self._exchange.head.target)
+        self._service.turns.end_light(self._name, self._exchange.size)
+        self._connection.give(self._exchange, answer)
+
+    def _answer(self, error: OncelogError | None) -> Answer:
+        if error is None:
+            return Answer(self._stored.encoded(), ONCELOG_AVRO, 200, _quota_of(self._log))
+        self._watch.refused(error, self._path, self._principal.owner or "")
+        self._service.traffic.problems[error.code] += 1
+        return refusal(error, self._exchange.head.target)
+
+
+_OWN = ONCELOG_AVRO.encode()
+_NO_QUOTA: Mapping[str, str] = {}
 
 
 def _quota_of(log: TopicLog) -> Mapping[str, str]:
     """What is left of the topic's quota, where it has one."""
+    if not log.topic.quota.is_limited:
+        return _NO_QUOTA
     return log.topic.quota.headers(log.topic.clock.monotonic())
 
 
@@ -91,8 +181,9 @@ async def store(call: Call) -> Answer:
         may()
         call.count(request)
         response = await log.store(request, call.principal.whose(), may)
-    body = b"" if media == AVRO else encode_publish_response(media, response)
-    return Answer(body, media, headers=_quota_of(log))
+    if media == AVRO:
+        return Answer(b"", media, headers=_quota_of(log))
+    return await _published(media, response, log)
 
 
 async def rollback(call: Call) -> None:

@@ -79,4 +79,4 @@ async def why(call: Call) -> Why:
     """Why a message with this sequence id was or would be dropped, and where the original is."""
     sequence_id = query_int(call, "sequenceId")
     log = await call.log()
-    return await log.producers.why(call.path["producer"], sequence_id, log.topic.deduplicates)
+    return await log.producers.why(call.path["producer"], sequence_id, log.topic.rules.deduplicates)

@@ -87,14 +87,14 @@ async def stats(call: Call) -> TopicStats:
     """Where the log begins and ends, and what a restart would replay."""
     log = await call.log()
     last_id = log.position.last_message_id
-    unsettled, limit = log.dedup.fold.unsettled, log.topic.max_bytes
+    unsettled, limit = log.dedup.fold.unsettled, log.topic.rules.max_bytes
     return TopicStats(
         name=call.path["topic"],
         generation=log.generation,
         earliest_offset=log.begin_offset,
         upcoming_offset=log.position.upcoming_offset,
         last_message_id=None if last_id is None else MessageId.from_bytes(last_id),
-        deduplication=log.topic.deduplicates,
+        deduplication=log.topic.rules.deduplicates,
         producers=len(log.dedup.fold),
         snapshot_offset=log.snapshots.newest,
         replayed=log.replayed,

@@ -35,17 +35,19 @@ class Addition:
         row_ids: Sequence[bytes],
         messages: Bodies,
         previous: bytes | None,
-        last_entries: Sequence[tuple[str, LastEntry]],
+        last_entry: tuple[str, LastEntry] | None,
         keys: KeyEntries,
     ) -> None:
         """Add the next request, with its entry in the chain, its producer's newest message and that of each of its keys."""
         self.laying.add(row_ids, messages, previous)
-        for producer, last_entry in last_entries:
+        if last_entry is not None:
+            producer, newest = last_entry
             present = self._last_entries.get(producer)
             # As the fold adds them one by one: without deduplication ids need not rise, and of equal ones the first counts.
-            if present is None or last_entry.sequence_id > present.sequence_id:
-                self._last_entries[producer] = last_entry
-        self._keys.update(keys)
+            if present is None or newest.sequence_id > present.sequence_id:
+                self._last_entries[producer] = newest
+        if keys:
+            self._keys.update(keys)
 
     @property
     def run(self) -> Run:
