@@ -174,9 +174,9 @@ class Settings(HasOrigins):
     """Transactions, with their checkpoints, of one principal that may be in the list of invalid ones before it begins no more."""
     max_group_producers_per_principal: int = Field(default=10_000, ge=1)
     """Names of producers in groups of atomic commits that one principal may have taken."""
-    invalid_transaction_seconds: float = Field(default=86_400.0, ge=0)
+    invalid_transaction_seconds: float | None = Field(default=None, ge=0)
     """So long after it can have lived an invalid transaction leaves the list by itself, once its topics have rolled it back; 0:
-    when it is pruned."""
+    when it is pruned. By default a day, and 0 where CDAP's clients are served: what they keep elsewhere is hidden by the list."""
     max_change_set_bytes_per_principal: int = Field(default=32 * 2**20, ge=16 * 2**20)
     """Memory for keys that one principal's transactions have changed, kept while an older short transaction is in progress."""
     max_change_set_bytes: int = Field(default=128 * 2**20, ge=16 * 2**20)
@@ -366,6 +366,13 @@ class Settings(HasOrigins):
         return not self.is_local or self.tls_client_ca is not None or self.jwt_issuer is not None
 
     @property
+    def _invalid_kept_ms(self) -> int:
+        """0: until they are pruned."""
+        if self.invalid_transaction_seconds is None:
+            return 0 if self.cdap_clients else 86_400_000
+        return round(self.invalid_transaction_seconds * 1000)
+
+    @property
     def transaction_limits(self) -> TransactionLimits:
         """How long transactions may take."""
         longest_ms = round(self.max_transaction_timeout_seconds * 1000)
@@ -375,7 +382,7 @@ class Settings(HasOrigins):
             max_lifetime_ms=round(self.max_transaction_lifetime_seconds * 1000),
             max_of_one=self.max_transactions_per_principal,
             max_invalid_of_one=self.max_invalid_transactions_per_principal,
-            invalid_kept_ms=round(self.invalid_transaction_seconds * 1000),
+            invalid_kept_ms=self._invalid_kept_ms,
             max_kept_of_one=self.max_change_set_bytes_per_principal,
             max_kept=self.max_change_set_bytes,
         )

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from itertools import islice
 
 from oncelog.errors import NotServedHere, OncelogError, StorageUnavailable, TransactionsUnavailable
@@ -94,7 +95,10 @@ class SettlementTask:
         without = frozenset((*self._later, *self._under_way))
         found = await self._transactions.unacknowledged(wait_seconds, wanted=self._topics.wanted(without))
         by_participant: dict[str, list[Settlement]] = {}
-        for each in dict.fromkeys([*found, *await self._unheard(without)]):
+        unheard: list[Settlement] = []
+        with suppress(TransactionsUnavailable):  # what is known to have ended is settled all the same
+            unheard = await self._unheard(without)
+        for each in dict.fromkeys([*found, *unheard]):
             by_participant.setdefault(each.participant, []).append(each)
         begun = [self._begin(*each) for each in by_participant.items() if each[0] not in self._under_way]
         if not begun:

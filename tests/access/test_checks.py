@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ pytest.importorskip("jwt", reason="the extra jwt is not installed")
 
 from oncelog.errors import Overloaded, Unauthorized
 from oncelog_service.access import checks as checks_module
-from oncelog_service.access.checks import FAILURES, Checks, Unchecked
+from oncelog_service.access.checks import FAILURES, WAITING, Checks, Unchecked
 from oncelog_service.access.issuer import Issuer
 from oncelog_service.access.tokens import digest_of
 from oncelog_service.traffic import Traffic
@@ -149,6 +150,35 @@ async def test_a_key_that_goes_while_its_token_is_checked_verifies_nothing_and_t
     await it.hand.one()
     assert isinstance(checked.exception(), Unauthorized)
     assert not it.is_known(before)
+
+
+async def test_who_has_nothing_that_waits_is_checked_instead_of_the_last_of_whoever_has_most(keys: Path) -> None:
+    it = World(await issuer_of(keys))
+    flood = list[asyncio.Future[None]]()
+    for network in range(9):
+        with suppress(Overloaded):
+            while True:
+                flood.append(it.begin(token(OTHER, jti=f"{network}-{len(flood)}"), f"net{network}"))
+    assert len(flood) >= WAITING
+    displaced = sum(each.done() for each in flood)
+    mine = it.begin(token(sub="mine"), "mine")
+    assert sum(each.done() for each in flood) == displaced + 1
+    assert {type(each.exception()) for each in flood if each.done()} == {Overloaded}
+    while not mine.done():
+        await it.hand.one()
+    assert it.is_known(token(sub="mine")) or mine.exception() is None
+
+
+async def test_a_token_that_says_itself_that_it_has_expired_is_refused_without_a_check_and_counts_as_no_failure(
+    keys: Path,
+) -> None:
+    it = World(await issuer_of(keys))
+    for _ in range(2 * FAILURES):
+        with pytest.raises(Unauthorized, match="expired"):
+            it.begin(token(exp=NOW_MS // 1000 - 60))
+    assert not it.hand.asked
+    it.begin(token())
+    assert it.hand.asked
 
 
 def test_a_flood_of_forged_tokens_is_checked_ten_times_and_never_on_the_event_loop(

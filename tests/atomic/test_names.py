@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from oncelog.errors import NotAllowed, QuotaExceeded, TransactionNotFound
 from oncelog.wire.models import AtomicOutcome
 from oncelog_service.access.grants import EVERYBODY, Grant, Principal
+from oncelog_service.atomic.outcomes import forgettable
+from oncelog_service.reading import read
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Table
 from tests.atomic.house import House, commit_of, living, messages, refused
+from tests.atomic.test_housekeeping import DAY_MS
+from tests.service.house import turns
+from tests.world.clock import ManualClock
 from tests.world.disk import crashed
 
 ADA, BOB, ROOT = (
@@ -90,3 +96,31 @@ async def test_an_id_that_was_taken_is_refused_to_others_and_free_once_an_operat
     async with living(disk) as house:
         assert (await house.atomic.commit("order-1", request, ADA)).state == "committed"
         assert await house.shown("a") == ["x"]
+
+
+async def test_an_id_is_not_freed_while_what_became_of_it_is_being_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would be taken anew meanwhile, and the forgetting would forget that: the same commit would happen twice."""
+    clock, looked = ManualClock(), asyncio.Event()
+
+    async def slowly(function: Any, *args: Any) -> Any:
+        found = await read(function, *args)
+        if function is forgettable:
+            await looked.wait()
+        return found
+
+    async with living(clock=clock, topics="a") as house:
+        await house.commit("order-1", group="g")
+        clock.advance(DAY_MS)
+        monkeypatch.setattr("oncelog_service.atomic.coordinator.read", slowly)
+        forgetting = asyncio.ensure_future(house.atomic.forget_outcomes())
+        await turns()
+        freed = asyncio.ensure_future(house.atomic.free("order-1"))
+        await turns()
+        assert not freed.done()
+        looked.set()
+        assert await forgetting == 1
+        with pytest.raises(TransactionNotFound):
+            await freed
+        for _ in range(2):
+            assert (await house.commit("order-1", {"a": messages("pay")}, group="g")).state == "committed"
+        assert await house.shown("a") == ["pay"]

@@ -15,11 +15,15 @@ import pytest
 from oncelog.errors import StorageUnavailable, TransactionsUnavailable
 from oncelog.wire.models import Settlement
 from oncelog_service.group_commit import Writer
+from oncelog_service.renewal import further_incarnation
+from oncelog_service.service import Service
 from oncelog_service.settlement import ASK_SECONDS, SettlementTask
 from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.transactions.remote import RemoteTransactions
 from tests.patience import until
-from tests.world.house import SECOND, House
+from tests.world.clock import ManualClock
+from tests.world.disk import crashed, opened
+from tests.world.house import HOUR, SECOND, House
 from tests.world.service import running_service
 
 How: TypeAlias = Literal["request lost", "answer lost", "caller killed", "told wrongly"]
@@ -96,3 +100,60 @@ def test_an_instance_that_lost_its_lease_acknowledges_nothing_of_a_generation_th
         patch.setattr(Writer, "is_valid", False)
         with pytest.raises(StorageUnavailable):
             house.service.on_loop(lambda service: service.topics.settle(first.removesuffix("1") + "2", 5, committed=False))
+
+
+def test_a_poll_gives_nothing_that_may_have_been_undone_while_nobody_can_say() -> None:
+    with ExitStack() as stack:
+        away = ExitStack()
+        elsewhere = away.enter_context(running_service(clock=(clock := ManualClock())))
+        house = stack.enter_context(House(clock=clock, transactions_url=elsewhere.url))
+        house.damaged = True
+        pointer = house.start()
+        house.topic.publish_under(pointer, "x")
+        house.topic.publish("behind")
+
+        async def told_wrongly(service: Service) -> None:
+            await service.transactions.abort(pointer)
+            for each in list(service.transactions.state.waiting):  # type: ignore[union-attr]
+                await service.transactions.acknowledge(pointer, each)
+
+        elsewhere.on_loop(told_wrongly)
+        later = house.client.start_transaction()
+        assert house.topic.seen(later) == ["behind"]
+        house.crash()
+        away.close()
+        assert house.topic.seen(later) == [], "the page ends before what nobody speaks of"
+
+
+def test_what_a_store_that_was_put_back_holds_is_not_taken_for_committed_once_its_end_is_forgotten() -> None:
+    with ExitStack() as stack:
+        elsewhere = stack.enter_context(House(clock=(clock := ManualClock())))
+        house = stack.enter_context(House(clock=clock, transactions_url=elsewhere.service.url))
+        house.damaged = True
+        pointer = house.start()
+        house.topic.publish_under(pointer, "x")
+        house.topic.publish("behind")
+        before = crashed(house.disk)
+        house.end(pointer, "invalidate")
+        house.settle()
+        for _ in range(3):
+            clock.advance(25 * HOUR)
+            elsewhere.service.on_loop(_forget)
+        elsewhere.restart()
+        house._settings["transactions_url"] = elsewhere.service.url
+        assert not elsewhere.service.on_loop(lambda service: service.transactions.states([pointer]))
+        with house.off():
+            house.disk = before
+            store = opened(before, None)
+            store.write([further_incarnation(store, clock.ms)[1]])
+            store.close()
+        clock.advance(ASK_SECONDS * SECOND)
+        house.retain()
+        assert committed(house) == []
+        assert house.now() == []
+        assert [each.write_pointer for each in house.client.held()] == [pointer], "an operator says how it ended"
+
+
+async def _forget(service: Service) -> None:
+    while await service.transactions.forget_outcomes():  # type: ignore[union-attr]
+        pass

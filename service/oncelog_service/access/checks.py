@@ -76,8 +76,10 @@ class Checks:
         if known is not None:
             return known.checked
         algorithm, key = self._issuer.key_of(unchecked.token)
+        self._issuer.check_unexpired(unchecked.token, self._now_ms())  # it is no failure that others are to pay for
         queue = self._queues.get(address, ())
-        if self._has_failed(address) or len(queue) >= WAITING - len(self._known):
+        is_full = len(queue) >= WAITING - len(self._known)
+        if self._has_failed(address) or (is_full and not (not queue and self._displaces())):
             raise self._refused()
         checked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         checked.add_done_callback(_look_at)
@@ -87,6 +89,14 @@ class Checks:
         if not self._busy:
             self._next()
         return checked
+
+    def _displaces(self) -> bool:
+        """Refuse the last of whoever has most that waits, for an address that has nothing; False: nobody has more than one."""
+        longest = max(self._queues.values(), key=len, default=deque[_Check]())
+        if len(longest) < 2:
+            return False
+        self._end(longest.pop(), self._refused())
+        return True
 
     def _has_failed(self, address: str) -> bool:
         failed = self._failed.get(address)

@@ -80,6 +80,8 @@ class AtomicCommits:
         self.endings = Endings(self.ledger, writer, topics)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # gone with its last user
         self._stepping = asyncio.Lock()
+        self._forgetting = asyncio.Lock()
+        """Held by whoever forgets an outcome with its id: what is found to be old is not to be another one's by then."""
         self._looked = b""
         """Key of the outcome at which forgetting goes on."""
 
@@ -358,7 +360,7 @@ class AtomicCommits:
 
         Raises TransactionNotFound.
         """
-        async with self._changing(id):
+        async with self._changing(id), self._forgetting:
             number = self.ledger.numbers.get(id)
             if number is not None:
                 await self.endings.abort(self.ledger.find(number), ASKED, "it was aborted for its id to be free")
@@ -506,14 +508,15 @@ class AtomicCommits:
 
         Called again and again, it comes to all of them.
         """
-        found, self._looked = await read(forgettable, self._store, self._clock.now_ms(), _LOOKED_AT, self._looked)
-        batch = Batch()
-        for number, id_ in found:
-            batch.delete(Table.ATOMIC_OUTCOME, number_key(number))
-            batch.delete(Table.ATOMIC_ID, id_.encode("ascii"))
-            self.ledger.ended.pop(id_, None)
-        if found:
-            await self._writer.submit(batch)
+        async with self._forgetting:
+            found, self._looked = await read(forgettable, self._store, self._clock.now_ms(), _LOOKED_AT, self._looked)
+            batch = Batch()
+            for number, id_ in found:
+                batch.delete(Table.ATOMIC_OUTCOME, number_key(number))
+                batch.delete(Table.ATOMIC_ID, id_.encode("ascii"))
+                self.ledger.ended.pop(id_, None)
+            if found:
+                await self._writer.submit(batch)
         return len(found)
 
     async def close(self) -> None:

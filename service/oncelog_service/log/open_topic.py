@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import InitVar, dataclass, field
 
 from oncelog.errors import StaleMessageId, StorageUnavailable
+from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_dedup import Deduplicator, Fold
 from oncelog_service.bounds.holding import Counted, check_gone
 from oncelog_service.bounds.quotas import UNLIMITED, Quota
@@ -178,6 +179,11 @@ class OpenTopic:
     def transactions_of(self, producer: str) -> set[int]:
         """Write pointers under which the producer has messages that are not settled, published or stored."""
         return {*self.dedup.fold.pointers_of(producer), *self.groups.pointers_of(producer)}
+
+    def is_before(self, pointer: int) -> bool:
+        """Whether a pointer was handed out before the store was put back to an earlier state: what is unsettled under it may have
+        been undone since, and the transaction service need not remember that any more."""
+        return pointer // POINTERS_PER_MS < self.incarnation.pointers_ms
 
     @property
     def any_transactions(self) -> bool:

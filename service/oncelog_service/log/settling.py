@@ -165,9 +165,12 @@ class Settling:
     async def _counts_by_age(self, pointer: int) -> bool:
         """Whether what nobody knows the end of counts, since it is older than any transaction may become.
 
-        Where ours are handed out only what ours has certainly dealt with and forgotten: what it never knew may have been aborted.
+        Where ours are handed out only what ours has certainly dealt with and forgotten: what it never knew may have been aborted,
+        and so may what this topic had dealt with before its store was put back.
         """
-        return self._pointers.expired(pointer) and (not is_own(pointer) or await self._transactions.forgotten(pointer))
+        if not self._pointers.expired(pointer):
+            return False
+        return not is_own(pointer) or (not self._topic.is_before(pointer) and await self._transactions.forgotten(pointer))
 
     async def settle_all_ended(self) -> None:
         """Settle every transaction with messages here that has ended or is too old. Raises as :meth:`settle_ended`."""

@@ -692,6 +692,9 @@ class HttpConnection(asyncio.Protocol):
                 await asyncio.shield(exchange.admitted.checking)  # others may wait for the same one
             except OncelogError as error:
                 exchange.refused = error.with_traceback(None)
+            except Exception:
+                _log.exception("a signed token could not be checked")
+                exchange.refused = InternalError()
 
     async def _unpack(self, exchange: Exchange) -> None:
         exchange.unpacking = True

@@ -162,8 +162,9 @@ class Polls:
         return transaction
 
     async def _as_known(self, transaction: Transaction | None) -> Transaction | None:
-        """The same; but what our transaction service lost, since it was put back to an earlier time, is undecided for it too, and
-        what was aborted is passed over that somebody had acknowledged for this topic before it was rolled back.
+        """The same; but what our transaction service lost, since it was put back to an earlier time, or does not speak of now, is
+        undecided for it too, and what was aborted is passed over that somebody had acknowledged for this topic before it was
+        rolled back.
 
         That lies below its read pointer and in none of its lists, as what has committed and is not settled yet does.
         """
@@ -171,10 +172,13 @@ class Polls:
             return transaction
         told = transaction.undecided, transaction.excluded, transaction.own
         below = (each for each in self._fold.unsettled if is_own(each) and each <= transaction.read_pointer)
-        asked, states, lost = [each for each in below if not any(each in some for some in told)], dict[int, str](), list[int]()
-        with suppress(TransactionsUnavailable):
+        asked, states = [each for each in below if not any(each in some for some in told)], dict[int, str]()
+        try:
             states |= await self._topic.transactions.states(asked) if asked else {}
-            lost = [each for each in asked if each not in states and not await self._topic.transactions.forgotten(each)]
+            unknown = [each for each in asked if each not in states]
+            lost = [each for each in unknown if self._topic.is_before(each) or not await self._topic.transactions.forgotten(each)]
+        except TransactionsUnavailable:
+            lost = asked  # nobody says that they have not been undone
         undone = [each for each, state in states.items() if state in ("aborted", "invalid")]
         if not (lost or undone):
             return transaction
