@@ -61,7 +61,9 @@ def test_what_ids_an_undecided_run_may_hold_is_known_whatever_is_settled_behind_
 
 
 def test_of_a_transaction_only_the_runs_that_are_named_are_rolled_back() -> None:
+    assert not Fold().has_unsettled
     fold = two_transactions()
+    assert fold.has_unsettled
     fold.add(run(6, 7, p=6))
     last = fold.unsettled[7][-1]
     assert fold.roll_back(7, [last]) == {"p"}

@@ -29,6 +29,7 @@ def test_when_a_snapshot_is_due(messages: int, now: float, producers: int, held_
     replayed, counted = SnapshotSchedule(0.0, already=messages), SnapshotSchedule(0.0)
     counted.count(messages)
     assert replayed.due(now, producers, held_back) == counted.due(now, producers, held_back) == due
+    assert counted.may_be_due(now) or not due
     assert replayed.messages == counted.messages == messages
 
 

@@ -114,3 +114,12 @@ def test_the_bytes_of_an_outcome_never_change_and_others_are_refused() -> None:
     for wrong in (b"\x02" + golden[1:], b"\x01\x04" + golden[2:], nobodys[:-1], golden + b"\xff", b""):
         with pytest.raises(StoreDamaged):
             decode_outcome(wrong)
+
+
+def test_change_sets_that_were_read_back_are_whose_they_were() -> None:
+    """A snapshot does not say so; outcomes do."""
+    before, after = lived(), decode_snapshot(encode_snapshot(lived()))
+    assert before.changed.of("loader") > 0
+    assert (after.changed.of("loader"), after.changed.total) == (0, before.changed.total)
+    after.attribute({P + 2: "loader", P + 8: None})
+    assert (after.changed.of("loader"), after.changed.total) == (before.changed.of("loader"), before.changed.total)
