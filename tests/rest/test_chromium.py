@@ -144,10 +144,10 @@ class Kept:
         """By the number of the try."""
         ask = application.Application.admit
 
-        def admit(this: application.Application, head: Head) -> Admitted:
+        def admit(this: application.Application, head: Head, address: object = None) -> Admitted:
             refused: OncelogError | None = None
             try:
-                return ask(this, head)
+                return ask(this, head, address)
             except OncelogError as error:
                 refused = error
                 raise

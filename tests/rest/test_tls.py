@@ -318,9 +318,9 @@ def test_the_name_in_a_certificate_reaches_each_request_of_its_connection_alone(
     seen: list[str | None] = []
     admit = asking.server._shared.application.admit
 
-    def noted(head: Head) -> Admitted:
+    def noted(head: Head, address: object = None) -> Admitted:
         seen.append(head.certificate)
-        return admit(head)
+        return admit(head, address)
 
     monkeypatch.setattr(asking.server._shared.application, "admit", noted)
     spiffe = ca.issue("spiffe", common_names=["x"], dns=["y"], uris=["spiffe://example.org/loader"])

@@ -51,7 +51,10 @@ class RequestLog:
             "method": head.method, "path": as_said(head.path), "status": status, "ms": round(seconds * 1000, 1),
             "bytes": exchange.size, "from": head.peer,
         }  # fmt: skip
-        within = asking.set(exchange.asking)  # of what was done in a step, by nobody's task, it is not said otherwise
+        said_of, whose = asking.get(), exchange.asking
+        if said_of is None or said_of.request != whose.request:  # it was done in a step, which is no task of its own
+            said_of = whose
+        within = asking.set(said_of)
         level, said = (logging.WARNING, "a request was slow") if is_slow else (logging.INFO, "a request was answered")
         _log.log(level, said, extra={"fields": fields})
         asking.reset(within)
