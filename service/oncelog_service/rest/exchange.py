@@ -189,7 +189,7 @@ class Exchange:
     handed_over: bool = False
     """A step has done it, and gives its answer later."""
     began: float = 0.0
-    """When the step did."""
+    """When its answer did."""
     arriving: Arriving | None = None
     """Set while its body comes in more than one piece."""
     unpacking: bool = False

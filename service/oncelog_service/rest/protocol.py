@@ -600,26 +600,13 @@ class HttpConnection(asyncio.Protocol):
     def give(self, exchange: Exchange, answer: Answer) -> None:
         """Sends what a step has come to; the next request's turn."""
         if not (self._lost or self._writable.is_set()):
-            exchange.answering = self._loop.create_task(self._give_later(exchange, answer))
+            exchange.answering = self._loop.create_task(self._answer(exchange, answer))
             return
         try:
             if not (self._lost or self._transport.is_closing()):
                 assert isinstance(answer.body, bytes)
                 self._transport.write(exchange.head_of(answer, self._shared.date()) + answer.body)
             self._shared.note_time(exchange, answer.status, self._loop.time() - exchange.began)
-        except Exception as failure:
-            self._shared.broke_off(exchange, failure)
-            self._close()
-        finally:
-            self._end(exchange)
-
-    async def _give_later(self, exchange: Exchange, answer: Answer) -> None:
-        """Its client has not read what was written before."""
-        try:
-            await self._send(exchange, answer)
-            self._shared.note_time(exchange, answer.status, self._loop.time() - exchange.began)
-        except asyncio.CancelledError:
-            self._transport.abort()
         except Exception as failure:
             self._shared.broke_off(exchange, failure)
             self._close()
@@ -651,21 +638,16 @@ class HttpConnection(asyncio.Protocol):
             self._shared.bodies.give_back(exchange)
             self._refuse_one(exchange, error)
 
-    async def _answer(self, exchange: Exchange) -> None:
+    async def _answer(self, exchange: Exchange, answer: Answer | None = None) -> None:
+        """Has it answered, once its client has read what was written before. ``answer``: what a step has come to."""
         exchange.begun = True
         try:
             await self._room(exchange)
-            began = self._loop.time()
-            await self._check(exchange)
-            if exchange.refused is None and not self._lost and exchange.head.is_packed:
-                await self._unpack(exchange)
-            if not self._lost:
-                if exchange.waited and exchange.refused is None:
-                    self._shared.judge(exchange)
-                asking.set(exchange.asking)
-                answer = await self._outcome(exchange)
+            if answer is None:
+                answer = await self._found(exchange)
+            if answer is not None:
                 await self._send(exchange, answer)
-                self._shared.note_time(exchange, answer.status, self._loop.time() - began)
+                self._shared.note_time(exchange, answer.status, self._loop.time() - exchange.began)
         except asyncio.CancelledError:
             # Its client has gone, or the service stops and has waited long enough: half an answer must pass for none.
             self._transport.abort()
@@ -674,6 +656,19 @@ class HttpConnection(asyncio.Protocol):
             self._close()
         finally:
             self._end(exchange)
+
+    async def _found(self, exchange: Exchange) -> Answer | None:
+        """Returns what it is answered; None: its client has gone, and nothing was done."""
+        exchange.began = self._loop.time()
+        await self._check(exchange)
+        if exchange.refused is None and not self._lost and exchange.head.is_packed:
+            await self._unpack(exchange)
+        if self._lost:
+            return None
+        if exchange.waited and exchange.refused is None:
+            self._shared.judge(exchange)
+        asking.set(exchange.asking)
+        return await self._outcome(exchange)
 
     async def _room(self, exchange: Exchange) -> None:
         """Returns when more may be made: one answer, or one piece of it, at a time is held for a client that does not read."""
