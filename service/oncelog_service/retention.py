@@ -27,10 +27,12 @@ from oncelog_service.log.groups.stored import read_group_row
 from oncelog_service.log.scan import bytes_of, expired_rows, next_keys, trim_of
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.properties import live_from
+from oncelog_service.reading import Scans
 from oncelog_service.storage.keys import FIRST_GENERATION, generation_key, topic_key
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.records import TopicRow
-from oncelog_service.topics import TopicName, Topics
+from oncelog_service.topics.directory import TopicName
+from oncelog_service.topics.topics import Topics
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +76,7 @@ class Retention:
     def __init__(
         self,
         topics: Topics,
+        scans: Scans,
         needs: Callable[[int], bool],
         store: Store,
         clock: Clock,
@@ -82,6 +85,7 @@ class Retention:
     ) -> None:
         """``needs``: whether what is staged under this number must stay."""
         self._topics = topics
+        self._scans = scans
         self._needs = needs
         self._store = store
         self._clock = clock
@@ -102,13 +106,13 @@ class Retention:
     async def once(self) -> int:
         """Go over all topics once; returns how many rows were deleted."""
         deleted = 0
-        for log in list(self._topics.opened.values()):
+        for log in list(self._topics.logs.opened.values()):
             log.snapshots.begin_if_due()
             log.trimming.begin_if_due()
             await self._end_expired(log)
         with_payloads = await self._with_payloads()
-        for name, row in await self._topics.scans.read(lambda: list(self._topics.rows())):
-            if not self._topics.belongs_here(name):
+        for name, row in await self._scans.read(lambda: list(self._topics.directory.rows())):
+            if not self._topics.logs.belongs_here(name):
                 continue
             try:
                 deleted += await self._old_generations(name, row)
@@ -127,7 +131,7 @@ class Retention:
     async def _with_payloads(self) -> set[bytes] | None:
         """Of which generations of topics payloads are to be looked at; None: of all, as it is not known which have some."""
         try:
-            return await self._topics.scans.read(generations_with_payloads, self._store)
+            return await self._scans.read(generations_with_payloads, self._store)
         except OncelogError:
             return None
 
@@ -140,12 +144,12 @@ class Retention:
 
     async def _open_too_large(self, name: TopicName, row: TopicRow) -> None:
         """Open a topic that trims itself and is too large, since it may have less than before: it goes on from there."""
-        limit = self._topics.max_bytes(name[0], row)
-        if limit is None or not limit.trims or name in self._topics.opened:
+        limit = self._topics.policies.max_bytes(name[0], row)
+        if limit is None or not limit.trims or name in self._topics.logs.opened:
             return
         prefix = generation_key(topic_key(*name), row.generation)
-        if await self._topics.scans.read(bytes_of, self._store, prefix) > limit.bytes:
-            await self._topics.open(*name)
+        if await self._scans.read(bytes_of, self._store, prefix) > limit.bytes:
+            await self._topics.logs.open(*name)
 
     async def _expired(self, name: TopicName, row: TopicRow) -> int:
         """Opens the topic only if there is something to delete: 10,000 idle topics stay closed."""
@@ -153,10 +157,10 @@ class Retention:
         deleted = 0
         while True:
             now_ms = self._clock.now_ms()
-            rows = await self._topics.scans.read(expired_rows, self._store, prefix, live_from(row, now_ms), now_ms, SLICE)
+            rows = await self._scans.read(expired_rows, self._store, prefix, live_from(row, now_ms), now_ms, SLICE)
             if not rows:
                 return deleted
-            log = await self._topics.open(*name)
+            log = await self._topics.logs.open(*name)
             if log.prefix != prefix or log.row != row:
                 return deleted  # changed meanwhile; the next round sees the new row
             trimmed = await log.removal.delete(rows)
@@ -170,13 +174,13 @@ class Retention:
         if where is not None and prefix not in where:
             return 0
         begin = live_from(row, self._clock.now_ms())
-        trimmed = (await self._topics.scans.read(trim_of, self._store, prefix)).hidden_below > 0
+        trimmed = (await self._scans.read(trim_of, self._store, prefix)).hidden_below > 0
         oldest, deleted = self._oldest_pointer(), 0
-        for group in await self._topics.scans.read(outdated_groups, self._store, prefix, begin, oldest, trimmed):
+        for group in await self._scans.read(outdated_groups, self._store, prefix, begin, oldest, trimmed):
             if group.unpublished and not await self._expire_stored(name, prefix, group):
                 continue
             deleted += await self._delete(name, partial(payload_keys, self._store, group, SLICE))
-        for branch in await self._topics.scans.read(outdated_branches, self._store, prefix, begin, trimmed):
+        for branch in await self._scans.read(outdated_branches, self._store, prefix, begin, trimmed):
             if branch.published or await self._is_left_over(name, prefix, branch.number):
                 deleted += await self._delete(name, partial(branch_keys, self._store, branch.key, SLICE))
         return deleted
@@ -188,11 +192,11 @@ class Retention:
         """
         if self._needs(number):
             return False
-        await (await self._topics.writer(name)).drained()
-        return await self._topics.scans.read(read_group_row, self._store, prefix, -number) is None
+        await (await self._topics.logs.writer(name)).drained()
+        return await self._scans.read(read_group_row, self._store, prefix, -number) is None
 
     async def _expire_stored(self, name: TopicName, prefix: bytes, group: Outdated) -> bool:
-        log = await self._topics.open(*name)
+        log = await self._topics.logs.open(*name)
         return log.prefix == prefix and await log.expire_stored(group.pointer)
 
     def _oldest_pointer(self) -> int:
@@ -225,10 +229,10 @@ class Retention:
     async def _delete(self, name: TopicName, next_keys: Callable[[], list[tuple[Table, bytes]]]) -> int:
         """Delete slice after slice, until there is none. Raises NotServedHere."""
         deleted = 0
-        while keys := await self._topics.scans.read(next_keys):
+        while keys := await self._scans.read(next_keys):
             batch = Batch()
             for table, key in keys:
                 batch.delete(table, key)
-            await (await self._topics.writer(name)).submit(batch)
+            await (await self._topics.logs.writer(name)).submit(batch)
             deleted += len(keys)
         return deleted

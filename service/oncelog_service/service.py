@@ -40,7 +40,8 @@ from oncelog_service.retention import Retention
 from oncelog_service.settlement import SettlementTask
 from oncelog_service.storage.copying import check_whole
 from oncelog_service.storage.port import Fence, Store, StoreDamaged, StoreError
-from oncelog_service.topics import TopicName, Topics
+from oncelog_service.topics.directory import TopicName
+from oncelog_service.topics.topics import Topics
 from oncelog_service.traffic import Traffic
 from oncelog_service.transactions.leased import LeasedTransactions
 from oncelog_service.transactions.manager import TransactionManager
@@ -103,7 +104,8 @@ class _Opened:
         """Finishes what is in hand, leaves snapshots, lets the others take over, closes the store."""
         self.writer.hurry()
         try:
-            for part in (_present(self.atomic), self.topics, _present(self.led_transactions), self.remote):
+            logs = None if self.topics is None else self.topics.logs
+            for part in (_present(self.atomic), logs, _present(self.led_transactions), self.remote):
                 if part is not None:
                     await part.close()
         finally:
@@ -118,8 +120,7 @@ class _Opened:
     def release(self) -> None:
         """Tells readers and callers that wait, before a stop, to try again at once."""
         if self.topics is not None:
-            for log in self.topics.opened.values():
-                log.release()
+            self.topics.logs.release()
         for part in (self.led_transactions, self.remote):
             if part is not None:
                 part.release()
@@ -127,7 +128,7 @@ class _Opened:
     def abandon(self) -> None:
         """Tells callers that wait that the store has failed."""
         if self.topics is not None:
-            self.topics.abandon()
+            self.topics.logs.abandon()
         for leader in (self.led_transactions, self.atomic):
             if leader is not None:
                 leader.end()
@@ -269,7 +270,7 @@ class Service:
             "serving atomic commits": atomic.run,
             "serving transactions": transactions.run if opened.led_transactions is None else opened.led_transactions.run,
             "forgetting old outcomes": partial(self._forget_outcomes, opened),
-            "settlement": SettlementTask(topics, transactions, self.clock).run,
+            "settlement": SettlementTask(topics.participants, transactions, self.clock).run,
         }
         if self.access.issuer is not None:
             tasks["reading the issuer's keys"] = self.access.issuer.keep_up
@@ -298,7 +299,7 @@ class Service:
         """
         self.draining = True
         if self._opened is not None and self._opened.topics is not None:
-            for log in self._opened.topics.opened.values():
+            for log in self._opened.topics.logs.opened.values():
                 log.topic.dismiss()
 
     def release(self) -> None:
@@ -357,7 +358,7 @@ class Service:
         """Returns the topic's log if it is open, for what does not wait; else, or where it takes nothing more, it is to be
         opened."""
         topics = None if self._opened is None else self._opened.topics
-        return None if topics is None else topics.opened.get(name)
+        return None if topics is None else topics.logs.opened.get(name)
 
     @property
     def transactions(self) -> TransactionManager | RemoteTransactions:
@@ -522,7 +523,7 @@ class Service:
             journal = _present(opened.atomic)
             return journal is None or journal.ledger.is_open(number)
 
-        return Retention(self.topics, needs, opened.store, self.clock, settings.retention_seconds, lifetime_ms)
+        return Retention(self.topics, self.scans, needs, opened.store, self.clock, settings.retention_seconds, lifetime_ms)
 
     async def _join(self, store: Store) -> Leases:
         settings = self.settings
@@ -594,11 +595,12 @@ class Service:
         while True:
             await asyncio.sleep(self.settings.lease_seconds / 4)
             try:
-                await topics.reread()
+                await topics.rolled_back.reread()
+                await topics.policies.reread()
                 for resource, to in leases.misplaced():
                     name = topic_of(resource)
                     assert name is not None  # nothing else is misplaced
-                    await topics.hand_over(*name, to)
+                    await topics.logs.hand_over(*name, to)
             except OncelogError as error:
                 _log.warning("topics are moved to where they belong later: %s", error)
 
@@ -617,7 +619,7 @@ class Service:
         name = topic_of(resource)
         topics = None if self._opened is None else self._opened.topics
         if topics is not None and name is not None:
-            topics.drop(name)
+            topics.logs.drop(name)
 
     def _on_failure(self, error: Exception) -> None:
         """Stops answering from memory, since a write failed, or others may have taken everything over."""

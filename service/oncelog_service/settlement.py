@@ -24,7 +24,7 @@ from itertools import islice
 from oncelog.errors import NotServedHere, OncelogError, StorageUnavailable, TransactionsUnavailable
 from oncelog.wire.models import Settlement, TransactionState
 from oncelog_service.clock import Clock
-from oncelog_service.topics import Topics
+from oncelog_service.topics.participants import Participants
 from oncelog_service.transactions.port import Transactions
 
 _log = logging.getLogger(__name__)
@@ -51,8 +51,8 @@ _ROUND_SECONDS = 0.25
 class SettlementTask:
     """Settles what is served here, again and again. Belongs to the event loop of the topics."""
 
-    def __init__(self, topics: Topics, transactions: Transactions, clock: Clock) -> None:
-        self._topics = topics
+    def __init__(self, participants: Participants, transactions: Transactions, clock: Clock) -> None:
+        self._participants = participants
         self._transactions = transactions
         self._clock = clock
         self._ask_again = clock.monotonic() + ASK_SECONDS  # a topic that is opened asks for itself
@@ -93,7 +93,7 @@ class SettlementTask:
         now = self._clock.monotonic()
         self._later = {participant: until for participant, until in self._later.items() if until > now}
         without = frozenset((*self._later, *self._under_way))
-        found = await self._transactions.unacknowledged(wait_seconds, wanted=self._topics.wanted(without))
+        found = await self._transactions.unacknowledged(wait_seconds, wanted=self._participants.wanted(without))
         by_participant: dict[str, list[Settlement]] = {}
         unheard: list[Settlement] = []
         with suppress(TransactionsUnavailable):  # what is known to have ended is settled all the same
@@ -111,7 +111,7 @@ class SettlementTask:
         participants ``without`` some. Nothing, if it was asked a moment ago. Raises TransactionsUnavailable."""
         if self._clock.monotonic() < self._ask_again:
             return []
-        held = {log.participant: [*log.dedup.fold.unsettled] for log in self._topics.opened.values()}
+        held = self._participants.unsettled()
         asked = iter(dict.fromkeys(pointer for pointers in held.values() for pointer in pointers))
         states: dict[int, TransactionState] = {}
         while some := [*islice(asked, _ASKED_AT_ONCE)]:
@@ -164,7 +164,7 @@ class SettlementTask:
 
     async def _settle(self, each: Settlement) -> bool:
         try:
-            await self._topics.settle(each.participant, each.write_pointer, each.state == "committed")
+            await self._participants.settle(each.participant, each.write_pointer, each.state == "committed")
         except NotServedHere:
             self._later[each.participant] = self._clock.monotonic() + _ELSEWHERE_SECONDS  # the other instance asks too
             return False

@@ -95,14 +95,16 @@ class House:
         return self.service.atomic
 
     async def topic(self, name: str) -> TopicLog:
-        return await self.service.topics.open("default", name)
+        return await self.service.topics.logs.open("default", name)
 
     async def create(self, *names: str, **properties: str) -> None:
         for name in names:
-            await self.service.topics.create("default", name, {key.replace("_", "."): value for key, value in properties.items()})
+            await self.service.topics.changes.create(
+                "default", name, {key.replace("_", "."): value for key, value in properties.items()}
+            )
 
     async def delete(self, name: str) -> None:
-        await self.service.topics.delete("default", name)
+        await self.service.topics.changes.delete("default", name)
 
     async def begin(self, id: str, of: str | None = None, group: str = "g", timeout_ms: int | None = None) -> AtomicOutcome:  # noqa: A002
         return await self.atomic.begin(id, group, timeout_ms, of)

@@ -33,7 +33,7 @@ from oncelog_service.log.append.atomic import AtomicOnTopic, Staged
 from oncelog_service.log.read.pages import AS_ONCELOG
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Table
-from oncelog_service.topics import Topics
+from oncelog_service.topics.logs import Logs
 from tests.atomic.house import BatchByBatch, House, Stalling, living, messages, refused
 from tests.patience import PATIENCE
 from tests.world.clock import ManualClock
@@ -325,7 +325,7 @@ async def test_what_a_commit_brings_is_committed_though_its_topic_was_opened_ane
     parts = {"a": messages("0", producer="p", first=0), "b": messages("1", "2", producer="p", first=0)}
     await house.begin("t")
     async with _waiting(AtomicOnTopic, "ready", house.commit("t", parts, group="g")) as waiting:
-        house.service.topics.drop(("default", "b"))  # as one whose lease was lost, and came back
+        house.service.topics.logs.drop(("default", "b"))  # as one whose lease was lost, and came back
     assert (await waiting).state == "committed"
     assert [await house.shown(name) for name in "ab"] == [["0"], ["1", "2"]]
     await house.verify("a", "b")
@@ -340,7 +340,7 @@ CARRIED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("carried", CARRIED.values(), ids=CARRIED.keys())
-@pytest.mark.parametrize("where", [(Topics, "open"), (AtomicOnTopic, "ready")], ids=["for a topic", "for its verdict"])
+@pytest.mark.parametrize("where", [(Logs, "open"), (AtomicOnTopic, "ready")], ids=["for a topic", "for its verdict"])
 async def test_a_commit_overtaken_by_one_that_names_it_is_refused_if_it_carries_anything_and_nothing_of_that_is_there(
     where: tuple[Any, str], carried: dict[str, Any]
 ) -> None:
@@ -497,7 +497,7 @@ async def test_where_nobody_deduplicates_a_commit_stores_every_message() -> None
         for name in ("t", "u"):
             await house.commit(name, {"a": messages("0", "1", producer="p", first=0)}, group="g")
         assert await house.shown("a") == ["0", "1", "0", "1"]
-        await house.service.topics.update("default", "a", {})
+        await house.service.topics.changes.update("default", "a", {})
         assert (await house.commit("v", {"a": messages("1", "2", producer="p", first=1)}, group="g")).messages == 1
         assert await house.shown("a") == ["0", "1", "0", "1", "2"]
 
@@ -514,7 +514,7 @@ async def test_a_commit_that_was_made_before_is_a_duplicate_though_its_topic_wou
         elif how == "fenced":
             await (await house.topic("a")).producers.open("p", "nonce-2", "allow")
         else:
-            await house.service.topics.update("default", "a", {})
+            await house.service.topics.changes.update("default", "a", {})
         assert (await house.commit("u", parts, **numbered)).state == "duplicate"
 
 
@@ -561,7 +561,7 @@ async def test_a_topic_that_begins_to_check_expectations_knows_the_keys_of_what_
     await refused(ExpectationsNotChecked, house.stage("t", "a", 0, part))
     await house.stage("t", "a", 0, messages("0", keys=[b"k"]))
     await house.stage("t", "b", 0, messages("0"))
-    await house.service.topics.update("default", "a", {"check.expected.offsets": "true"})
+    await house.service.topics.changes.update("default", "a", {"check.expected.offsets": "true"})
     await house.stage("t", "a", 1, messages("1", expected_key_offsets={"k": 0, "x": None}, expected_offset=1))
     await house.commit("t")
     assert (await house.shown("a"), await house.shown("b")) == (["0", "1"], ["0"])

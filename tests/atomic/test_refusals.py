@@ -155,7 +155,7 @@ async def newest_of_a_key(house: House) -> Fields:
 async def not_checked_any_more(house: House) -> Fields:
     await _staged(house, "b")
     await house.stage("t", "a", 0, messages("2", expected_offset=0))
-    await house.service.topics.update("default", "a", {})
+    await house.service.topics.changes.update("default", "a", {})
     await _staged(house, name="late")
     await refused(ExpectationsNotChecked, house.stage("late", "a", 0, messages("2", expected_offset=0)))
     return {}

@@ -96,10 +96,12 @@ def test_it_heals_by_itself_and_nothing_of_what_was_aborted_appears(
 def test_an_instance_that_lost_its_lease_acknowledges_nothing_of_a_generation_that_another_one_has_made() -> None:
     with House() as house, pytest.MonkeyPatch.context() as patch:
         assert house.topic.publish("m").ok
-        first = house.service.service.topics.opened["default", "t"].participant
+        first = house.service.service.topics.logs.opened["default", "t"].participant
         patch.setattr(Writer, "is_valid", False)
         with pytest.raises(StorageUnavailable):
-            house.service.on_loop(lambda service: service.topics.settle(first.removesuffix("1") + "2", 5, committed=False))
+            house.service.on_loop(
+                lambda service: service.topics.participants.settle(first.removesuffix("1") + "2", 5, committed=False)
+            )
 
 
 def test_a_poll_gives_nothing_that_may_have_been_undone_while_nobody_can_say() -> None:

@@ -206,7 +206,7 @@ async def published(house: House, _: Any) -> Rollback:
 
 
 async def sets_a_policy(house: House, _: Any) -> Any:
-    await house.service.topics.set_policies("default", NamespacePolicies(deduplication=True))
+    await house.service.topics.policies.set("default", NamespacePolicies(deduplication=True))
 
 
 async def rolls_back(house: House, given: Any) -> Any:
@@ -214,7 +214,7 @@ async def rolls_back(house: House, given: Any) -> Any:
 
 
 def topics(name: str, *arguments: Any) -> Call:
-    return lambda house, _: getattr(house.service.topics, name)("default", *arguments)
+    return lambda house, _: getattr(house.service.topics.changes, name)("default", *arguments)
 
 
 TABLE = [

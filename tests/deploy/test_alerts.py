@@ -20,7 +20,7 @@ from oncelog import Consumer, Producer
 from oncelog_service.retention import Retention
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, StoreDamaged, StoreError
-from oncelog_service.topics import Topics
+from oncelog_service.topics.directory import Directory
 from tests.behaviours.test_full_disk import MIB, free_on, small_disk
 from tests.cluster.instances import LEASE_SECONDS, Instance, instances
 from tests.deploy.prometheus import MISSING, PROMETHEUS, PROMTOOL, RULES, Prometheus, running_prometheus
@@ -152,10 +152,10 @@ def _raising(failing: list[bool], real: Callable[..., object]) -> Callable[..., 
 
 @sets("OncelogInternalErrors")
 def internal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Cause]]:
-    async def names(self: Topics, namespace: str) -> list[str]:
+    async def names(self: Directory, namespace: str) -> list[str]:
         raise ValueError("nobody thought of this")
 
-    monkeypatch.setattr(Topics, "names", names)
+    monkeypatch.setattr(Directory, "names", names)
     with running_service() as service:
         yield service, lambda: _ignore(requests.get(service.url + "/v1/namespaces/default/topics", timeout=TIMEOUT))
 

@@ -30,7 +30,7 @@ HELD: dict[str, str] = {
     "the subscriptions of a topic": "Subscriptions._rows Subscriptions._heard SubscriptionRow.opens",
     "the keys of a topic that checks expectations": "KeyIndex._pushed KeyIndex._pushed_under",
     "topics": """
-        Topics._open Topics._policies TopicRow.properties TopicsCounted._counted Watch._published Retention._old
+        Logs.opened Policies._of TopicRow.properties TopicsCounted._counted Watch._published Retention._old
         LevelDBStore._gone LevelDBStore._deleted Snapshots._offsets
         Snapshots._key_offsets OpenTopic.lost Size._missing Quota._buckets""",
     "messages of transactions that have not ended": """
@@ -48,7 +48,7 @@ HELD: dict[str, str] = {
     "outcomes": "TransactionManager._recent RemoteTransactions._ended Ledger.ended",
     "answers that are remembered": """
         Principal._answers WritePointers._own Expectations._relatives History._looked SqliteDatabase._known""",
-    "what operators have said": "OpenTopic.rolled_back_by_hand Topics.rolled_back_by_hand WritePointers.ended_by_hand",
+    "what operators have said": "OpenTopic.rolled_back_by_hand RolledBack.keys WritePointers.ended_by_hand",
     "tokens": "Access._tokens Access._by_name Access._by_digest",
     "signed tokens": "Issuer._known Checks._failed Checks._known Checks._queues",
     "recent messages": "RecentMessages._order TopicCache._blocks",
@@ -57,8 +57,8 @@ HELD: dict[str, str] = {
         HttpConnection._behind HttpConnection._headers Acceptor._beginning Bodies._arriving Unread._readers""",
     "heads of requests": "Heads.known Heads._once",
     "requests under way": """
-        Exchange.parts Call.path Call.query Call.subject Turns._queues Turns._order Turns._lights Topics._opening
-        Topics._settling Topics._locks WritePointers._using WritePointers._closing WritePointers._over WritePointers._locks
+        Exchange.parts Call.path Call.query Call.subject Turns._queues Turns._order Turns._lights Logs._opening
+        Logs._settling Logs._locks WritePointers._using WritePointers._closing WritePointers._over WritePointers._locks
         AtomicCommits._locks SettlementTask._under_way Threads._calls Size.shrinking Size.watchers OpenTopic.watchers
         KeyIndex.watchers _State.queue _State.newest _State.lazy""",
     "principals with a quota": "Quotas._held",

@@ -28,8 +28,8 @@ def many() -> Iterator[RunningService]:
 
     async def make(service: Service) -> None:
         for number in range(TOPICS):
-            await service.topics.create("many", f"t{number}", {})
-            log = await service.topics.open("many", f"t{number}")
+            await service.topics.changes.create("many", f"t{number}", {})
+            log = await service.topics.logs.open("many", f"t{number}")
         for number in range(TOPICS):
             pointer = (await service.transactions.start(TransactionType.LONG)).write_pointer
             await log.publish(PublishRequest([b"m"], write_pointer=pointer, producer=f"p{number}", sequence_ids=[0]))

@@ -110,9 +110,9 @@ async def read_back(url: str) -> None:
     service = build_service(Settings(store=url))
     await service.start()
     try:
-        for name, row in service.topics.rows():
+        for name, row in service.topics.directory.rows():
             if not row.deleted:
-                *_, findings = verify_log(service.store, await service.topics.open(*name))
+                *_, findings = verify_log(service.store, await service.topics.logs.open(*name))
                 if findings.problems:
                     raise TopicDamaged(findings.problems[0])
     finally:

@@ -68,7 +68,9 @@ class Ends:
         self.told: list[int] = []
         self.heard: list[int] = []
         self.without: frozenset[str] = frozenset()
-        self.opened: dict[tuple[str, str], object] = {}
+
+    def unsettled(self) -> dict[str, list[int]]:
+        return {}
 
     def wanted(self, without: frozenset[str]) -> None:
         self.without = without

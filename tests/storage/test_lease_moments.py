@@ -223,7 +223,7 @@ async def test_a_lease_that_ends_between_any_two_steps_loses_and_doubles_nothing
         """Whether the operation goes on beyond this moment, at which the leases end."""
         disk, clock, failed = Disk(), ManualClock(), False
         async with life(disk, clock) as house:
-            await house.service.topics.set_policies("space", NamespacePolicies(deduplication=False))
+            await house.service.topics.policies.set("space", NamespacePolicies(deduplication=False))
             await house.create("a", "b")
             for name in "ab":
                 await house.topic(name)

@@ -58,7 +58,7 @@ class Day:
         house.service.on_loop(looked)
 
     def is_there(self, topic: str) -> bool:
-        return ("default", topic) in self.house.service.service.topics.opened
+        return ("default", topic) in self.house.service.service.topics.logs.opened
 
     def old_sends(self) -> None:
         answer = self.events.publish("m", producer="pos", sequenceIds=[7], epoch=self.old["epoch"])

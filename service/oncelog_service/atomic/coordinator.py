@@ -53,7 +53,7 @@ from oncelog_service.reading import read
 from oncelog_service.storage.incarnation import raised
 from oncelog_service.storage.keys import group_producer_key, number_key
 from oncelog_service.storage.port import Batch, Store, StoreError, Table
-from oncelog_service.topics import Topics
+from oncelog_service.topics.topics import Topics
 
 _log = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ class AtomicCommits:
             StorageUnavailable, DiskFull, QuotaExceeded: definite. StorageFailed: not definite; send the same chunk again.
         """
         check_stage(chunk, request, self._limits)
-        log = await self._topics.open(namespace, topic, claim=True)
+        log = await self._topics.logs.open(namespace, topic, claim=True)
         log.check_staged(request)
         number = self.ledger.numbers.get(id)
         if number is None:
@@ -332,7 +332,7 @@ class AtomicCommits:
         brought: list[Brought] = []
         for part in parts:
             try:
-                log = await self._topics.open(part.namespace, part.topic, claim=True)
+                log = await self._topics.logs.open(part.namespace, part.topic, claim=True)
                 log.check_staged(part.request)
             except (TopicNotFound, TransactionalMismatch) as refusal:
                 return [], refusal
@@ -436,7 +436,8 @@ class AtomicCommits:
         )
 
     async def _went(self, to: Written) -> GroupTopic:
-        now, incarnation = await self._topics.generation(to.namespace, to.topic), self._topics.incarnation
+        directory = self._topics.directory
+        now, incarnation = await directory.generation(to.namespace, to.topic), directory.incarnation
         return GroupTopic(
             namespace=to.namespace,
             topic=to.topic,

@@ -46,7 +46,7 @@ from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.storage.keys import group_producer_key
 from oncelog_service.storage.port import Batch, Table
 from oncelog_service.storage.records import encode_record
-from oncelog_service.topics import Topics
+from oncelog_service.topics.topics import Topics
 
 _log = logging.getLogger(__name__)
 
@@ -305,7 +305,7 @@ class Endings:
     async def _open(self, topic: TopicRef) -> TopicLog:
         """Returns the log of this generation of the topic. Raises TopicNotFound: it was deleted since."""
         with suppress(TopicNotFound):
-            log = await self._topics.open(topic.namespace, topic.topic, claim=True)
+            log = await self._topics.logs.open(topic.namespace, topic.topic, claim=True)
             if log.row.generation == topic.generation:
                 return log
         raise TopicNotFound(
@@ -387,11 +387,11 @@ class Endings:
         original = newest.row
         same = original.sequence_id == request.sequence_id
         went = await self._ledger.went(newest, itself=same and original.messages > 0)
-        concerned, topics = _concerned(transaction, brought), self._topics
+        concerned, directory = _concerned(transaction, brought), self._topics.directory
         numbers = [self._ledger.numbers[each] for each in request.branches if each in self._ledger.numbers]
         there = (topic for each in numbers for topic in self._ledger.find(each).topics)
         names = dict.fromkeys(topic[:2] for topic in (*there, *concerned))
-        lost = await gone(request, transaction.group, original, went, names, topics.generation, topics.incarnation)
+        lost = await gone(request, transaction.group, original, went, names, directory.generation, directory.incarnation)
         overtaken = await self._overtaken(transaction, request)
         if overtaken is not None:
             return overtaken

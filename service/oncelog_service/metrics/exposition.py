@@ -47,7 +47,7 @@ async def _of_store(service: Service) -> list[Metric]:
     """Finds what there is while the store is open; what it cannot find is left out."""
     found: list[Metric] = []
     try:
-        opened = service.topics.opened
+        opened = service.topics.logs.opened
         overview = await look_over(opened, service.clock.now_ms(), service.settings.metrics_topics)
         found += families(tables.WHILE_OPEN, service)
         found += families(tables.OF_OPEN_TOPICS, overview)

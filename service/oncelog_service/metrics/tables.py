@@ -66,7 +66,7 @@ ALWAYS: Sequence[Measure[Service]] = (
 WHILE_OPEN: Sequence[Measure[Service]] = (
     Measure(GAUGE, "queue_submissions", "Requests that wait for the next write", lambda it: it.writer.queued()[0]),
     Measure(GAUGE, "queue_bytes", "Bytes of these", lambda it: it.writer.queued()[1]),
-    Measure(GAUGE, "open_topics", "Topics that are open", lambda it: len(it.topics.opened)),
+    Measure(GAUGE, "open_topics", "Topics that are open", lambda it: len(it.topics.logs.opened)),
     Measure(GAUGE, "cache_bytes", "Memory held by recent messages", lambda it: it.cache.size),
     Measure(
         GAUGE, "disk_free_bytes", "Bytes that can still be written to the disk a moment ago; infinite where nobody can tell",

@@ -14,8 +14,13 @@ from oncelog_service.cluster.placement import preferred
 from oncelog_service.storage.keys import topic_key
 
 
+def participant(store_id: str, namespace: str, topic: str, generation: int) -> str:
+    """What a generation of a topic is called by the transaction service."""
+    return f"{store_id}:{namespace}/{topic}/{generation}"
+
+
 def topic_of_participant(participant: str) -> tuple[str, str, int]:
-    """Returns namespace, topic and generation of ``<store>:<namespace>/<topic>/<generation>``. Raises ValueError."""
+    """Returns namespace, topic and generation of what :func:`participant` made. Raises ValueError."""
     namespace, topic, generation = participant.partition(":")[2].split("/")
     return namespace, topic, int(generation)
 

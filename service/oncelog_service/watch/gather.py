@@ -19,7 +19,7 @@ from oncelog_service.reading import read
 from oncelog_service.service import Service
 from oncelog_service.storage.keys import split_row_id
 from oncelog_service.storage.port import Store
-from oncelog_service.topics import TopicName
+from oncelog_service.topics.directory import TopicName
 from oncelog_service.transactions.remote import RemoteTransactions
 from oncelog_service.watch.facts import Expiring, Facts, Held, Lagging, Replay, Thresholds
 from oncelog_service.watch.refusals import Refusals
@@ -66,7 +66,7 @@ async def gather(
         lagging = await _lagging(service, seen, published)
         await _forget_mended(service, refusals)
         transactions_url, reachable = _reached(service)
-        restored_ms = service.topics.incarnation.began_ms
+        restored_ms = service.topics.directory.incarnation.began_ms
     return Facts(
         now_ms=now_ms,
         open=service.is_open,
@@ -108,10 +108,10 @@ async def gather(
 
 async def open_logs(service: Service) -> AsyncIterator[tuple[TopicName, TopicLog]]:
     """The topics that are open, some in a turn of the event loop. Raises StorageUnavailable."""
-    for at, name in enumerate(list(service.topics.opened)):
+    for at, name in enumerate(list(service.topics.logs.opened)):
         if at and at % _AT_ONCE == 0:
             await asyncio.sleep(0)
-        log = service.topics.opened.get(name)
+        log = service.topics.logs.opened.get(name)
         if log is not None:
             yield name, log
 
@@ -180,7 +180,7 @@ async def _told(service: Service, pointers: list[int]) -> tuple[dict[int, Transa
     told: dict[int, TransactionStatus] = {}
     with suppress(OncelogError, TimeoutError):
         async with service.reading(), asyncio.timeout(_PATIENCE_SECONDS):
-            states = await service.topics.states(pointers)
+            states = await service.topics.transactions.states(pointers)
             for pointer in pointers:
                 if states.get(pointer) == "in_progress":
                     with suppress(OncelogError):
@@ -220,7 +220,7 @@ async def _forget_mended(service: Service, refusals: Refusals) -> None:
         async with service.reading():
             for name in refusals.damaged:
                 try:
-                    await service.topics.get(*name)
+                    await service.topics.directory.get(*name)
                 except TopicNotFound:
                     gone.append(name)
                 except OncelogError:

@@ -25,7 +25,7 @@ from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.service import Service
 from oncelog_service.storage.open import path_of, shown
-from oncelog_service.topics import TopicName
+from oncelog_service.topics.directory import TopicName
 from oncelog_service.traffic import Traffic
 from oncelog_service.transactions.manager import TransactionManager
 from oncelog_service.watch.around import OF_THE_STORE, Around, Ask, look_around
@@ -183,7 +183,7 @@ class Watch:
     @property
     def _topics_open(self) -> int:
         try:
-            return len(self._service.topics.opened)
+            return len(self._service.topics.logs.opened)
         except StorageUnavailable:
             return 0
 

@@ -128,7 +128,7 @@ def _ended(call: Call, outcome: AtomicOutcome) -> AtomicOutcome:
 
 def _told(call: Call, outcome: AtomicOutcome) -> AtomicOutcome:
     """With the generations of its topics as clients are told them."""
-    incarnation = call.service.topics.incarnation
+    incarnation = call.service.topics.directory.incarnation
     if not incarnation.number:
         return outcome
     raised_ = [each.model_copy(update={"generation": raised(each.generation, incarnation)}) for each in outcome.topics]

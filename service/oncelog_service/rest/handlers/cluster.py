@@ -10,7 +10,7 @@ from oncelog_service.cluster.leases import topic_of, topic_resource
 from oncelog_service.rest.bodies import query_limit
 from oncelog_service.rest.routes import Call
 from oncelog_service.storage.keys import topic_key
-from oncelog_service.topics import check_topic_name
+from oncelog_service.topics.directory import check_topic_name
 
 
 class HandOver(Resource):
@@ -70,4 +70,4 @@ async def hand_over(call: Call, asked: HandOver) -> None:
         return
     if holder is not None and holder.id != membership.id:
         raise NotServedHere(url=holder.url)
-    await call.service.topics.hand_over(asked.namespace, asked.topic, asked.instance)
+    await call.service.topics.logs.hand_over(asked.namespace, asked.topic, asked.instance)

@@ -23,7 +23,7 @@ async def healthz(call: Call) -> dict[str, Any]:
     topics = call.service.topics
     failing = call.service.background.failing
     room = call.service.room
-    found: dict[str, Any] = {"status": call.service.status, "version": oncelog.__version__, "openTopics": len(topics.opened)}
+    found: dict[str, Any] = {"status": call.service.status, "version": oncelog.__version__, "openTopics": len(topics.logs.opened)}
     if room.state != "ok":
         found["disk"] = {"state": room.state, "freeBytes": room.free, "minFreeBytes": room.floor}
     return {**found, "failing": failing} if failing else found

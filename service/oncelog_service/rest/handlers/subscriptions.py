@@ -26,7 +26,7 @@ from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import query_limit, query_optional_int
 from oncelog_service.rest.handlers.messages import ENCODINGS, page_answer
 from oncelog_service.rest.routes import Call
-from oncelog_service.topics import TopicName, check_topic_name
+from oncelog_service.topics.directory import TopicName, check_topic_name
 
 _TOPICS_AT_ONCE = 8
 """Asked together for their subscriptions: those that nobody has used yet are recovered for it."""
@@ -62,7 +62,7 @@ async def everywhere(call: Call) -> list[SubscriptionOnTopic]:
     behind, name = _behind(call.query["after"]) if "after" in call.query else (None, "")
     found: list[SubscriptionOnTopic] = []
     while len(found) < limit:
-        topics = await call.service.topics.subscribed(behind, _TOPICS_AT_ONCE, including=bool(name))
+        topics = await call.service.topics.directory.subscribed(behind, _TOPICS_AT_ONCE, including=bool(name))
         if not topics:
             break
         call.still()
@@ -87,7 +87,7 @@ async def _of_topic(call: Call, topic: TopicName, after: str, limit: int) -> Seq
     namespace, name = topic
     try:
         try:
-            subscriptions = (await call.service.topics.open(namespace, name)).subscriptions
+            subscriptions = (await call.service.topics.logs.open(namespace, name)).subscriptions
             shown = [each.to_wire() for each in await subscriptions.show_all(subscriptions.names(after, limit))]
         except NotServedHere as elsewhere:
             query = urlencode({"after": after, "limit": limit})

@@ -265,14 +265,14 @@ def _may_appear(call: Call) -> MayAppear | None:
     if OWNER in call.query or call.service.settings.only_transactions:
         return None
     topics, anywhere = call.service.topics, call.principal.may(Right.ADMIN)
-    if anywhere and not topics.rolled_back_by_hand:
+    if anywhere and not topics.rolled_back.keys:
         return None
 
     def check(participants: Collection[str], pointers: Collection[int]) -> None:
-        for namespace, topic, generation in topics.named(participants):
+        for namespace, topic, generation in topics.participants.named(participants):
             if not anywhere:
                 call.may_write(namespace, topic)
-            topics.check_not_rolled_back(namespace, topic, generation, pointers)
+            topics.rolled_back.check(namespace, topic, generation, pointers)
 
     return check
 
