@@ -18,6 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.atomic import atomic_rates
+from benchmarks.attackers import ATTACKS
 from benchmarks.brokers.rates import broker_rates
 from benchmarks.cluster import cluster_rates
 from benchmarks.conditional import conditional_rates
@@ -53,6 +54,7 @@ def _kinds(args: argparse.Namespace) -> dict[str, tuple[str, Callable[[], list[R
         "cluster": ("several instances over one PostgreSQL", lambda: cluster_rates(seconds)),
         "spark": (f"{messages:,} messages through Spark", lambda: spark_rates(messages)),
         "fairness": ("a quiet topic beside a flood on another one, in turns", lambda: fairness_rates(seconds)),
+        "attacks": ("a small publish beside attacks, in turns", partial(_attacks, seconds, args.attack or [])),
         "lag": ("small requests beside the largest ones", lag),
         "engine": ("a store in this process, and a service, in turns", lambda: engine_rates(seconds)),
         "large": (f"{large:,} messages, SIGKILL, open", lambda: ten_million(large)),
@@ -63,6 +65,12 @@ def _access(seconds: float) -> list[Row]:
     from benchmarks.access import access_rates  # signs tokens, for which an extra is needed
 
     return access_rates(seconds)
+
+
+def _attacks(seconds: float, chosen: list[str]) -> list[Row]:
+    from benchmarks.attacks import attack_rates  # signs tokens, too
+
+    return attack_rates(seconds, chosen)
 
 
 def main() -> None:
@@ -104,6 +112,7 @@ def _arguments() -> tuple[argparse.Namespace, dict[str, tuple[str, Callable[[], 
     parser.add_argument(
         "--only", action="append", metavar="KIND", help="rivals, publish, sdk, transactions, …: several times for several"
     )
+    parser.add_argument("--attack", action="append", choices=ATTACKS, metavar="WHAT", help="of attacks this one: several times")
     parser.add_argument(
         "--page",
         nargs="*",

@@ -41,14 +41,14 @@ _GRANTS = ("read:other/*", "write:other/*:loader-*", "manage:other/*", "write:de
 def access_rates(seconds: float) -> list[Row]:
     """Named publishes, single and in batches, each kind of service with a connection of its own."""
     rows = []
-    with running("oncelog") as open_, _locked() as (locked, sign):
+    with running("oncelog") as open_, locked() as (server, sign):
         admin = sign("admin", ["admin"])
-        with Client(locked.url, token=admin) as client:
+        with Client(server.url, token=admin) as client:
             until(lambda: client.namespaces() is not None, "its keys are read", despite=(Unauthorized,))
             token = client.create_token("loader", _GRANTS).secret
-        credentials = {_OPEN: (open_, None), _TOKEN: (locked, token), _SIGNED: (locked, sign("loader", _GRANTS))}
+        credentials = {_OPEN: (open_, None), _TOKEN: (server, token), _SIGNED: (server, sign("loader", _GRANTS))}
         for messages in _TARGETS:
-            rows += _shape(messages, credentials, {open_.url: None, locked.url: admin}, seconds)
+            rows += _shape(messages, credentials, {open_.url: None, server.url: admin}, seconds)
     return rows + asyncio.run(_heads())
 
 
@@ -72,7 +72,7 @@ async def _heads() -> list[Row]:
 
 
 @contextmanager
-def _locked() -> Iterator[tuple[Server, Callable[[str, Sequence[str]], str]]]:
+def locked() -> Iterator[tuple[Server, Callable[[str, Sequence[str]], str]]]:
     """A service with an issuer of tokens, and that issuer."""
     home = Path(tempfile.mkdtemp(prefix="oncelog-bench-"))
     key = ec.generate_private_key(ec.SECP256R1())
@@ -84,6 +84,7 @@ def _locked() -> Iterator[tuple[Server, Callable[[str, Sequence[str]], str]]]:
         return jwt.encode(claims, key, algorithm="ES256", headers={"kid": "a"})
 
     options = ["--jwt-issuer", "bench", "--jwt-audience", "oncelog", "--jwt-keys", str(home / "keys")]
+    options += ["--log-level", "warning", "--audit-log", str(home / "audit")]
     server = oncelog_server(f"leveldb://{home / 'data'}", *options)
     try:
         server.start()

@@ -81,10 +81,11 @@ class Caller(asyncio.Protocol):
         self._transport.close()
 
 
-def request(path: str, body: bytes) -> tuple[bytes, bytes]:
-    """A request in two parts: an id goes between them where ``path`` has a {}."""
+def request(path: str, body: bytes, header: str = "") -> tuple[bytes, bytes]:
+    """A request in two parts: an id goes between them where ``path`` has a {}. ``header``: one more, with its line's end."""
     before, _, after = path.partition("{}")
-    tail = f"{after} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: {ONCELOG_AVRO}\r\ncontent-length: {len(body)}\r\n\r\n"
+    known = f"host: 127.0.0.1\r\ncontent-type: {ONCELOG_AVRO}\r\n{header}"
+    tail = f"{after} HTTP/1.1\r\n{known}content-length: {len(body)}\r\n\r\n"
     return f"POST {before}".encode(), tail.encode() + body
 
 

@@ -47,7 +47,7 @@ class Beside:
     value: float
     ratio: float
     """The row's figure as a multiple of the rival's, the median of what each round of turns gives."""
-    processor: Processor
+    processor: Processor | None = None
 
 
 @dataclass

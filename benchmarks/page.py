@@ -30,8 +30,12 @@ def rows_from(result: Mapping[str, Any]) -> list[Row]:
 
 
 def _row(processor: Mapping[str, float] | None = None, beside: Mapping[str, Any] | None = None, **rest: Any) -> Row:
-    other = None if beside is None else Beside(**{**beside, "processor": Processor(**beside["processor"])})
-    return Row(**rest, processor=None if processor is None else Processor(**processor), beside=other)
+    other = None if beside is None else Beside(**{**beside, "processor": _used(beside["processor"])})
+    return Row(**rest, processor=_used(processor), beside=other)
+
+
+def _used(processor: Mapping[str, float] | None) -> Processor | None:
+    return None if processor is None else Processor(**processor)
 
 
 def cells(row: Row) -> list[str]:
@@ -145,7 +149,7 @@ def _costs(rows: Sequence[Row]) -> list[tuple[str, Processor]]:
     """The largest requests over many connections, oncelog and its rivals."""
     costs: dict[str, Processor] = {}
     for row in rows:
-        if row.what == "requests of 1,000 × 100 B, 8 connections" and row.beside and row.processor:
+        if row.what == "requests of 1,000 × 100 B, 8 connections" and row.beside and row.processor and row.beside.processor:
             costs.setdefault("oncelog", row.processor)
             costs[row.beside.rival] = row.beside.processor
     return list(costs.items())

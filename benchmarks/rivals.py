@@ -32,6 +32,10 @@ CONNECTIONS = 8
 READ = 100_000
 """Messages of the topic, and rows of the table, that are read again and again."""
 P99_BYTES = 400 * 10**6
+BEHIND = 64
+"""Requests that are sent without waiting for the answer to the one before."""
+BEHIND_HEADER = "oncelog-pipelined: true\r\n"
+"""Asks the service to have them under way together; one that does not know it answers one at a time."""
 SIZES = {"100 B": 100, "1 KiB": 1024}
 OWN, UNNAMED = "oncelog", "without names"
 INSERT, UNNEST, COPY, SELECT = "INSERT", "unnest with a unique key", "COPY", "SELECT in order"
@@ -59,6 +63,10 @@ def at_most(limit: float, unit: str) -> Aim:
     return Aim(f"≤ {limit:,} {unit}", limit, most=True)
 
 
+_SINGLES = {16: (at_least(0.55), at_least(6_500, "")), 64: (at_least(0.65), at_least(10_000, ""))}
+"""Connections with one message at a time each → the rate, beside INSERT's, and messages a second."""
+
+
 def rival_rates(seconds: float) -> list[Row]:
     """Each piece of work on a fresh service and in fresh tables of one PostgreSQL."""
     postgres = Postgres()
@@ -69,8 +77,9 @@ def rival_rates(seconds: float) -> list[Row]:
         for messages in (10, 100):
             rows += _batches(postgres, "100 B", SIZES["100 B"], messages, seconds)
         rows += [_p99(seconds), *_sdk_batches(postgres, seconds), _one_at_a_time(postgres, seconds)]
-        for connections, rate in ((1, None), (4, None), (16, 6_500), (64, 10_000)):
-            rows += _singles(postgres, connections, rate, seconds)
+        for connections in (1, 4, 16, 64):
+            rows += _singles(postgres, connections, seconds)
+        rows.append(_behind_one_another(seconds))
         return [*rows, *_threads(postgres, seconds), *_reading(postgres, seconds), _long_poll(seconds), *_resend(seconds)]
     finally:
         postgres.remove()
@@ -99,6 +108,8 @@ def _batches(postgres: Postgres, size: str, payload_bytes: int, messages: int, s
     aims: Mapping[str, Aim] = {}
     if messages == BATCH:
         aims = {COPY: at_least(1.2)} if payload_bytes > 100 else {COPY: at_least(2), UNNEST: at_least(4), UNNAMED: at_least(0.95)}
+    elif messages == 10:
+        aims = {COPY: at_least(0.5)}
     return [rate_row(turns, what, rival, messages, aims.get(rival)) for rival in (COPY, UNNEST, UNNAMED, *peers)]
 
 
@@ -157,7 +168,7 @@ def _one_at_a_time(postgres: Postgres, seconds: float) -> Row:
     return p50_row(turns, "Producer.send, one at a time", INSERT, at_most(2, "×"))
 
 
-def _singles(postgres: Postgres, connections: int, rate: float | None, seconds: float) -> list[Row]:
+def _singles(postgres: Postgres, connections: int, seconds: float) -> list[Row]:
     """One message at a time over many connections, from a client that is hardly there."""
     [payload] = random_payloads(100, 1)
     with _world(postgres) as world:
@@ -172,10 +183,42 @@ def _singles(postgres: Postgres, connections: int, rate: float | None, seconds: 
         }
         turns = world.in_turns(kinds, seconds)
     what = f"one message at a time, {connections} connection" + ("s" if connections > 1 else "")
-    row = rate_row(turns, what, rival, 1, at_least(1) if connections == 64 else None)
-    absolute = [] if rate is None else [_absolute(f"{what}: rate", row.value, "messages/s", at_least(rate, ""))]
+    share, rate = _SINGLES.get(connections, (None, None))
+    row = rate_row(turns, what, rival, 1, share)
+    absolute = [] if rate is None else [_absolute(f"{what}: rate", row.value, "messages/s", rate)]
+    median = p50_row(turns, what, rival, at_most(2.4, "×") if connections == 1 else None)
     beside = [each for peer in peers for each in (rate_row(turns, what, peer, 1, None), p50_row(turns, what, peer, None))]
-    return [row, *absolute, p50_row(turns, what, rival, None), *beside]
+    return [row, *absolute, median, *beside]
+
+
+class _BehindCaller(Caller):
+    """One write of requests behind one another, and their answers."""
+
+    def answer(self, received: bytes) -> bytes | None:
+        if received.count(b"HTTP/1.1 200 ") < min(BEHIND, received.count(b"HTTP/1.1 ")):
+            raise RuntimeError(repr(received[-300:]))
+        last = received.rfind(b"HTTP/1.1 ")
+        return super().answer(received[last:]) if received.count(b"HTTP/1.1 ") == BEHIND else None
+
+
+def _behind_one_another(seconds: float) -> Row:
+    """One message each, on one connection, beside waiting for each answer."""
+    [payload] = random_payloads(100, 1)
+    with _world() as world:
+        [one] = world.runner.run(connected(world.server.url, 1))
+        [behind] = world.runner.run(connected(world.server.url, 1, _BehindCaller))
+        each = publishes("bench", "p", [payload], header=BEHIND_HEADER)
+
+        async def burst() -> None:
+            await behind.call(b"".join(each() for _ in range(BEHIND)))
+
+        kinds = {"behind": calling(world.runner, [burst]), OWN: calling(world.runner, [publish(one, "bench", "q", [payload])])}
+        turns = world.in_turns(kinds, seconds)
+    what = f"{BEHIND} requests behind one another, 1 connection"
+    share, used = turns.share("behind", OWN) * BEHIND, _processor(turns, OWN, 1)
+    beside = Beside("one after the other", turns.rate(OWN), share, used)
+    rate, aim = turns.rate("behind") * BEHIND, at_least(12_000, "")
+    return Row(what, rate, "messages/s", aim.text, aim.met(rate), _processor(turns, "behind", BEHIND), beside)
 
 
 def _threads(postgres: Postgres, seconds: float) -> list[Row]:
@@ -320,7 +363,15 @@ def _world(postgres: Postgres | None = None) -> Iterator[_World]:
 def publish(
     caller: Caller, topic: str, name: str | None, payloads: Sequence[bytes], number: Callable[[], int] | None = None
 ) -> Call:
-    """A request of these payloads. Those of a producer have the ids that follow on those of the call before; what stays the same
+    """Sends the next of these requests."""
+    each = publishes(topic, name, payloads, number)
+    return lambda: caller.call(each())
+
+
+def publishes(
+    topic: str, name: str | None, payloads: Sequence[bytes], number: Callable[[], int] | None = None, *, header: str = ""
+) -> Callable[[], bytes]:
+    """Requests of these payloads. Those of a producer have the ids that follow on those of the one before; what stays the same
     is encoded once.
 
     ``number``: which request of the producer comes next; without it the next one.
@@ -329,16 +380,16 @@ def publish(
     plain = encode_publish_request(PublishRequest(payloads))
     assert plain.startswith(nothing)
     if name is None:
-        unnamed = b"".join(request(_PUBLISH.format(topic), plain))
-        return lambda: caller.call(unnamed)
+        unnamed = b"".join(request(_PUBLISH.format(topic), plain, header))
+        return lambda: unnamed
     chosen = number or count().__next__
 
-    def call() -> asyncio.Future[bytes]:
+    def each() -> bytes:
         # Branch 2 of the sequence ids: the first of ids that rise by one, as the SDK sends them.
         head = b"\x00\x02" + encode_string(name) + b"\x00\x04" + encode_long(chosen() * len(payloads))
-        return caller.call(b"".join(request(_PUBLISH.format(topic), head + plain[len(nothing) :])))
+        return b"".join(request(_PUBLISH.format(topic), head + plain[len(nothing) :], header))
 
-    return call
+    return each
 
 
 def random_payloads(payload_bytes: int, how_many: int = BATCH) -> list[bytes]:
