@@ -22,7 +22,7 @@ from oncelog_service.config import Settings
 from oncelog_service.rest import protocol
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bounds.pace import Pace
-from oncelog_service.rest.exchange import CONTINUE, Admitted, Answers, Exchange, Head
+from oncelog_service.rest.exchange import CONTINUE, Admitted, Answers, Exchange, Head, Step
 from oncelog_service.rest.heads import Heads, Known
 from oncelog_service.rest.limits import Bodies
 from oncelog_service.rest.protocol import HttpConnection, Shared
@@ -81,7 +81,7 @@ class Echoing:
     def __init__(self, echo: Stepping, exchange: Exchange, connection: Answers) -> None:
         self.echo, self.exchange, self.connection = echo, exchange, connection
 
-    def begin(self) -> bool:
+    def begin(self, behind: Step | None = None) -> bool:
         body = self.exchange.body
         if len(body) % 4 == 3 or self.exchange.head.is_packed:
             return False

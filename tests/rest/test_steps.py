@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from oncelog.wire.codec import encode_publish_request
 from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.requests import PublishRequest
+from oncelog_service.rest.exchange import Step
 from oncelog_service.rest.handlers.messages import PublishStep
 from tests.rest.talk import connected, head, read_answer
 from tests.world.disk import FAULTS, Fault, arm
@@ -61,9 +62,9 @@ def history(moments: list[list[Ask] | Fault], *, steps: bool) -> tuple[list[Told
     stepped = 0
     begin = PublishStep.begin
 
-    def counted(self: PublishStep) -> bool:
+    def counted(self: PublishStep, behind: Step | None = None) -> bool:
         nonlocal stepped
-        done = steps and begin(self)
+        done = steps and begin(self, behind)
         stepped += done
         return done
 

@@ -22,6 +22,7 @@ from oncelog_service.log.keep import recovery
 from oncelog_service.log.keep.removal import Removal
 from oncelog_service.log.keep.snapshots import Snapshots
 from oncelog_service.log.read import pages, polls
+from oncelog_service.rest.exchange import Step
 from oncelog_service.rest.handlers.messages import PublishStep
 from oncelog_service.storage.memory import MemoryStore
 from oncelog_service.storage.port import Batch
@@ -46,8 +47,8 @@ def acknowledged_before_the_sync() -> Iterator[Plant]:
 def a_step_answers_before_the_sync() -> Iterator[Plant]:
     begin, told = PublishStep.begin, PublishStep._told
 
-    def early(self: PublishStep) -> bool:
-        if done := begin(self):
+    def early(self: PublishStep, behind: Step | None = None) -> bool:
+        if done := begin(self, behind):
             asyncio.get_running_loop().call_soon(told, self, None)
         return done
 

@@ -125,31 +125,35 @@ class Turns:
         An atomic commit waits in the queue of the topic to which it brings most, and is counted for each.
         """
         turn = Turn(sizes)
-        if self._passes(turn):
-            self._begin_light(turn)
+        if self.begin_light(sizes):
+            turn.is_light = True
         elif not self._queues and not self._pauses and self._fits(turn):
             self._begin_heavy(turn)
         else:
             self._queue(turn)
         return turn
 
-    def begin_light(self, topic: Hashable, size: int) -> bool:
-        """Begins the turn of a request that brings so many bytes to one topic and waits for nobody; False: it would have to, or
-        is not light. Ends with :meth:`end_light`."""
-        under_way = self._lights.get(topic, 0) + size
-        if under_way > self.light or topic in self._queues:
-            return False
-        self._lights[topic] = under_way
+    def begin_light(self, sizes: Sizes, *, first: bool = False) -> bool:
+        """Begins a turn of one who waits for nobody, if it is light; False: it would have to wait, or is heavy. Ends with
+        :meth:`end_light`. ``first``: it is the first of those who wait."""
+        lights = self._lights
+        for topic, size in sizes:
+            if lights.get(topic, 0) + size > self.light or (topic in self._queues and not first):
+                return False
+        for topic, size in sizes:
+            lights[topic] = lights.get(topic, 0) + size
         return True
 
-    def end_light(self, topic: Hashable, size: int) -> None:
+    def end_light(self, sizes: Sizes) -> None:
         """Its request is answered, or given up."""
-        if left := self._lights.get(topic, 0) - size:
-            self._lights[topic] = left
-        else:
-            self._lights.pop(topic, None)  # a request of no bytes has put nothing in
+        for topic, size in sizes:
+            if left := self._lights.get(topic, 0) - size:
+                self._lights[topic] = left
+            else:
+                self._lights.pop(topic, None)  # a request of no bytes has put nothing in
         if self._queues:
-            self._serve_light(topic)
+            for topic, _ in sizes:
+                self._serve_light(topic)
             self._serve()
 
     def end(self, turn: Turn) -> None:
@@ -160,13 +164,8 @@ class Turns:
             self._has_left(turn._topic, queue, turn)
             self._serve_light(turn._topic)
         elif turn.is_light:
-            for topic, size in turn._sizes:
-                if left := self._lights.get(topic, 0) - size:
-                    self._lights[topic] = left
-                else:
-                    self._lights.pop(topic, None)  # a request of no bytes has put nothing in
-            for topic, _ in turn._sizes:
-                self._serve_light(topic)
+            self.end_light(turn._sizes)
+            return
         self._forget_heavy(turn)
 
     def release(self) -> None:
@@ -196,19 +195,6 @@ class Turns:
             return
         self._later(PAUSED_SECONDS, self._insist)
         self._serve(paused=False)
-
-    def _passes(self, turn: Turn) -> bool:
-        if any(topic in self._queues for topic, _ in turn._sizes):
-            return False
-        return self._would_be_light(turn)
-
-    def _would_be_light(self, turn: Turn) -> bool:
-        return all(self._lights.get(topic, 0) + size <= self.light for topic, size in turn._sizes)
-
-    def _begin_light(self, turn: Turn) -> None:
-        turn.is_light = True
-        for topic, size in turn._sizes:
-            self._lights[topic] = self._lights.get(topic, 0) + size
 
     def _begin_heavy(self, turn: Turn) -> None:
         turn._heavy = turn.size
@@ -251,11 +237,11 @@ class Turns:
         """What waits first for a topic may have become light."""
         while (queue := self._queues.get(topic)) is not None:
             turn = queue.turns[0]
-            if not self._would_be_light(turn):
+            if not self.begin_light(turn._sizes, first=True):
                 return
             queue.turns.popleft()
             self._has_left(topic, queue, turn)
-            self._begin_light(turn)
+            turn.is_light = True
             turn.go()
 
     def _serve(self, paused: bool | None = None) -> None:

@@ -21,6 +21,9 @@ from oncelog_service.traffic import Times
 T = TypeVar("T")
 
 REQUEST_ID = b"x-request-id"
+PIPELINE = b"oncelog-pipeline"
+"""``1``: this request and those behind it on its connection may be under way together; and behind one that is refused, none is
+obeyed."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 
@@ -117,9 +120,13 @@ class Answers(Protocol):
 class Step(Protocol):
     """A request that is done in one step of the event loop, as far as that goes without waiting."""
 
-    def begin(self) -> bool:
+    def begin(self, behind: Step | None = None) -> bool:
         """Does all of it, and has its answer given later; False: nothing was done, since something has to be waited for, or the
-        exchange is refused."""
+        exchange is refused.
+
+        ``behind``: this one is under way, and should it come to nothing, so must this step: what is handed over may be on disk
+        only if that is.
+        """
 
 
 class Admitted(NamedTuple):
@@ -186,8 +193,12 @@ class Exchange:
     answering: asyncio.Task[None] | None = None
     begun: bool = False
     """The task has run."""
-    handed_over: bool = False
-    """A step has done it, and gives its answer later."""
+    pipelined: bool = False
+    """Its client has asked for PIPELINE, with this request or with one before it on the connection."""
+    handed_over: Step | None = None
+    """What has done it, and gives its answer later."""
+    answer: Answer | None = None
+    """What that has given."""
     began: float = 0.0
     """When its answer did."""
     arriving: Arriving | None = None
@@ -206,10 +217,15 @@ class Exchange:
             return Asking(self.head.request_id, self.admitted.principal, self.admitted.path)
         return Asking(self.head.request_id, self.refused.principal if isinstance(self.refused, NotAllowed) else "", {})
 
+    def told(self, answer: Answer) -> None:
+        """It has come to this answer."""
+        if self.pipelined and not 200 <= answer.status < 300:
+            self.keep_alive = False
+
     @property
     def is_under_way(self) -> bool:
         """Whether it is being answered."""
-        return self.answering is not None or self.handed_over
+        return self.answering is not None or self.handed_over is not None
 
     @property
     def asks_to_continue(self) -> bool:

@@ -86,6 +86,8 @@ class Bodies:
     ) -> None:
         """``max_bytes``: of one; ``more``: of a request with this head, where it is not the same for all."""
         self._of = more or (lambda head: max_bytes)
+        self._least = max_bytes
+        """All may be as large."""
         self._all = max_inflight_bytes
         self._share = max(max_bytes, max_inflight_bytes * 3 // 4)
         self._traffic = traffic
@@ -105,27 +107,18 @@ class Bodies:
 
         Raises RequestTooLarge, Overloaded: it does not count.
         """
-        if exchange.size + len(part) > self._of(exchange.head):
+        size = len(part)
+        whole = exchange.size + size
+        if whole > self._least and whole > self._of(exchange.head):
             raise self._too_large(exchange.head)
-        self._count(exchange, len(part))
+        self._count(exchange, size)
         parts = exchange.parts
-        if not parts or len(part) >= _SMALL_BYTES:
+        if not parts or size >= _SMALL_BYTES:
             parts.append(part)
         elif isinstance(last := parts[-1], bytearray):
             last += part
         else:
             parts.append(bytearray(part))
-
-    def take_whole(self, exchange: Exchange, body: bytes) -> bool:
-        """Counts a body that has come in one piece with a head whose body was let in before; False: there is no room, and it does
-        not count."""
-        size = len(body)
-        if size > self._all - self._traffic.body_bytes:
-            return False
-        self._traffic.body_bytes += size
-        exchange.size = size
-        exchange.parts.append(body)
-        return True
 
     async def unpack(self, exchange: Exchange, thread: Executor | None) -> None:
         """Unpacks the body of a request, all of which is here. What it takes counts before it takes it.
@@ -187,11 +180,13 @@ class Bodies:
 
     def _count(self, exchange: Exchange, size: int) -> None:
         """Raises Overloaded: there is no room."""
-        if size > self._room(exchange) and not self._make_room(exchange, size):
+        is_arriving = exchange.arriving is not None
+        is_much = is_arriving or size > self._all - self._traffic.body_bytes
+        if is_much and size > self._room(exchange) and not self._make_room(exchange, size):
             self._traffic.refused["bodies"] += 1
             raise Overloaded("the service holds as many request bodies as it may; try again in a moment")
         self._traffic.body_bytes += size
-        if exchange.arriving is not None:
+        if is_arriving:
             self._arriving_bytes += size
         exchange.size += size
 

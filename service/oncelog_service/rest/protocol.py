@@ -7,6 +7,11 @@ then one task, and one write, is what it costs.
 The invariants:
 
 * Answers leave in the order of their requests; one request at a time is answered. While others wait behind it, nothing is read.
+* Where the client asks for it (exchange.PIPELINE), what can be done in a step is under way together with the requests before it.
+  The effect is that of one after the other: each is begun in its order, behind one that waits for anything nothing is begun, and
+  none is begun that could be on disk while one before it is not (:meth:`exchange.Step.begin`).
+* There an answer that is not 2xx is the last one, says so, and from the moment it is known nothing behind it is begun. What was
+  begun before goes on, and its answer does not leave: what its client sends again comes after all of it.
 * What breaks HTTP is told so only where that cannot be taken for the answer to another request; those before it are answered.
 * A request that has waited since its head came is judged anew before it is obeyed: what let it in may have ended meanwhile.
 * A request whose client has gone before it was begun, or while it waits for its turn (bounds/turns.py), is not obeyed. One that
@@ -30,7 +35,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Hashable
 from concurrent.futures import Executor
 from contextlib import aclosing
@@ -57,7 +62,7 @@ from oncelog_service.logs import as_said, asking
 from oncelog_service.rest.answer import Answer, refusal
 from oncelog_service.rest.bounds.places import Awaited, Places, Waits
 from oncelog_service.rest.bounds.unread import BUFFER_BYTES, Unread
-from oncelog_service.rest.exchange import CONTINUE, Admitted, Exchange, Head
+from oncelog_service.rest.exchange import CONTINUE, PIPELINE, Admitted, Exchange, Head, Step
 from oncelog_service.rest.heads import Heads, Known
 from oncelog_service.rest.limits import (
     MAX_BEHIND,
@@ -140,7 +145,7 @@ class Shared:
         """Those that have no place and are being told so, the oldest first."""
         self.most_told = 64
         self._most_of_one = settings.max_requests_per_principal
-        self._of_one: dict[Hashable, int] = {}
+        self._of_one: defaultdict[Hashable, int] = defaultdict(int)
         """Who asks → requests under way."""
         self._under_way = 0
         """All of them: whose turn it is, and which were not refused."""
@@ -174,12 +179,10 @@ class Shared:
         self.exchanges[exchange] = None
         if exchange.refused is not None:
             return  # else a flood of those who are refused would have others refused
-        admitted = exchange.admitted
-        who = address if admitted is None or admitted.who is None else admitted.who
-        under_way = self._of_one.get(who, 0)
-        if under_way < self._most_of_one and self._under_way < self.places.all:
+        who = self.room_of(exchange, address)
+        if who is not None:
             exchange.who = who
-            self._of_one[who] = under_way + 1
+            self._of_one[who] += 1
             self._under_way += 1
             return
         exchange.keep_alive = False
@@ -187,6 +190,13 @@ class Shared:
         exchange.refused = Overloaded(
             "as many requests are under way as the service takes of one or of all; try again in a moment"
         )
+
+    def room_of(self, exchange: Exchange, address: str) -> Hashable:
+        """As one of whose requests it would count; None: that one, or all, have as many under way as may be."""
+        admitted = exchange.admitted
+        who = address if admitted is None or admitted.who is None else admitted.who
+        fits = who not in self._of_one or self._of_one[who] < self._most_of_one
+        return who if fits and self._under_way < self.places.all else None
 
     def forget(self, exchange: Exchange) -> None:
         """It is answered, or nobody waits for its answer. Twice is as once."""
@@ -243,6 +253,8 @@ class HttpConnection(asyncio.Protocol):
         self._lost = False
         self._writable = asyncio.Event()
         self._writable.set()
+        self._is_full = False
+        """What was written is to be read before there is more."""
         self.certificate: str | None = None
         """Name in the certificate that the client showed and that was verified (tls.py); it is that of each request."""
         self.certificate_ends_ms = math.inf
@@ -251,8 +263,12 @@ class HttpConnection(asyncio.Protocol):
 
         self._current: Exchange | None = None
         """The request whose turn it is; it may still be arriving."""
+        self._together: deque[Exchange] = deque()
+        """Those that are under way behind it, in a step each."""
         self._behind: deque[Exchange] = deque()
-        """Those that arrived before it was answered."""
+        """Those that arrived before it was answered, and are not begun."""
+        self._pipelines = False
+        """The client has asked for it with a request, and with all that follow."""
         self._newest: Exchange | None = None
         """The one that the parser is in, or was in."""
 
@@ -328,27 +344,32 @@ class HttpConnection(asyncio.Protocol):
         self.leave()
         self._shared.told.pop(self, None)
         self._parser, self._pending = None, b""  # the parser refers to the connection, which refers to it
+        self._is_full = False
         self._writable.set()
         self._shared.unread.ends(self)
         if self._alarm is not None:
             self._alarm.cancel()
-        for exchange in (self._current, *self._behind):
-            if exchange is None:
-                continue
+        if (exchange := self._current) is not None:
             if not exchange.is_under_way:
                 self._shared.forget(exchange)
             elif exchange.answering is not None and exchange.begun and exchange.ends_with_client:
                 exchange.answering.cancel()
+        self._let_go()
         self._shared.connections.pop(self, None)
         if not self._shared.connections:
             self._shared.all_gone.set()
 
     def pause_writing(self) -> None:
+        self._is_full = True
         self._writable.clear()
         self._shared.unread.begins(self)
 
     def resume_writing(self) -> None:
+        self._is_full = False
         self._writable.set()
+        if self._behind:
+            self._go_ahead()
+            self._read_on()
         if not self._transport.is_closing():
             self._shared.unread.ends(self)
 
@@ -377,9 +398,13 @@ class HttpConnection(asyncio.Protocol):
         method, path, query, target, headers, _, address = known
         shown = self.certificate, self.certificate_ends_ms, self.nameless, shared.requests.id_of(headers)
         exchange = Exchange(Head(method, path, query, target, headers, self._peer, *shown), not shared.draining)
-        if not shared.bodies.take_whole(exchange, data[end:]):
-            return False
+        exchange.pipelined = self._pipelines = self._pipelines or (PIPELINE in headers and headers[PIPELINE] == b"1")
         shared.judge(exchange, address)
+        if exchange.refused is None:
+            try:
+                shared.bodies.take(exchange, data[end:])
+            except OncelogError as error:
+                exchange.refused = error.with_traceback(None)
         self._newest = self._current = exchange
         self._phase, self._due = _BETWEEN, None
         exchange.complete = True
@@ -418,6 +443,8 @@ class HttpConnection(asyncio.Protocol):
             elif self._phase == _BODY and self._newest is not None and self._newest.refused is None:
                 self._newest.waited = True
                 self._shared.bodies.is_still_arriving(self._newest, self._refuse)
+        if self._behind:
+            self._transport.pause_reading()
         if at < len(data) and self._parser is not None:
             self._pending = data[at:]
             self._transport.pause_reading()
@@ -483,7 +510,7 @@ class HttpConnection(asyncio.Protocol):
         """The head is there: who answers is known now, or that nobody does."""
         if self._head_bytes > MAX_HEAD_BYTES and self._head_size() > MAX_HEAD_BYTES:
             raise head_too_large()
-        if len(self._behind) >= MAX_BEHIND:
+        if len(self._behind) + len(self._together) >= MAX_BEHIND:
             raise Overloaded("so many requests behind one another are not taken")
         assert self._parser is not None
         head = self._head(self._parser.get_method().decode("ascii"))
@@ -493,6 +520,7 @@ class HttpConnection(asyncio.Protocol):
         self._phase, self._due, self._head_bytes = _BODY, None, 0
         keep_alive = self._parser.get_http_version() != "1.0" and self._parser.should_keep_alive() and not self._shared.draining
         exchange = self._newest = Exchange(head, keep_alive)
+        exchange.pipelined = self._pipelines = self._pipelines or head.headers.get(PIPELINE) == b"1"
         self._shared.judge(exchange)
         if exchange.admitted is not None and exchange.admitted.checking is not None:
             exchange.admitted.checking.add_done_callback(partial(self._has_checked, exchange))
@@ -500,9 +528,8 @@ class HttpConnection(asyncio.Protocol):
             self._current = exchange
             self._take_turn(exchange)
         else:
-            exchange.waited = True
+            exchange.waited = bool(self._behind) or not self._pipelines
             self._behind.append(exchange)
-            self._transport.pause_reading()
 
     def _has_checked(self, exchange: Exchange, checking: asyncio.Future[None]) -> None:
         """Nobody is known to ask: what is still to come of the body is not taken."""
@@ -541,6 +568,8 @@ class HttpConnection(asyncio.Protocol):
             exchange.keep_alive &= self._parser.should_keep_alive()  # what follows a chunked body may have the last word
             if exchange is self._current:
                 self._begin(exchange)
+            else:
+                self._go_ahead()
 
     def _head_size(self) -> int:
         return len(self._url) + sum(len(name) + len(value) for name, value in self._headers)
@@ -578,40 +607,94 @@ class HttpConnection(asyncio.Protocol):
 
     def _begin(self, exchange: Exchange) -> None:
         """Has it answered: in one step, where nothing has to be waited for."""
+        if not self._is_stepped(exchange):
+            exchange.answering = self._loop.create_task(self._answer(exchange))
+
+    def _is_stepped(self, exchange: Exchange, behind: Step | None = None) -> bool:
+        """Has it done in one step, ``behind`` one that is under way; False: nothing was done, it has to wait, or is refused."""
         admitted = exchange.admitted
-        if (
-            admitted is not None
-            and admitted.step is not None
-            and exchange.refused is None
-            and not exchange.waited
-            and self._writable.is_set()
-        ):
-            exchange.began = self._loop.time()
-            exchange.handed_over = True
-            try:
-                if admitted.step(exchange, self).begin():
-                    return
-            except Exception:
-                _log.exception("%s %s failed", exchange.head.method, as_said(exchange.head.path))
-                exchange.refused = InternalError()
-            exchange.handed_over = False
-        exchange.answering = self._loop.create_task(self._answer(exchange))
+        if admitted is None or admitted.step is None or exchange.refused is not None or self._is_full:
+            return False
+        if exchange.waited:
+            exchange.waited = False
+            self._shared.judge(exchange)
+            return self._is_stepped(exchange, behind)
+        exchange.began = self._loop.time()
+        step = exchange.handed_over = admitted.step(exchange, self)
+        try:
+            if step.begin(behind):
+                return True
+        except Exception:
+            _log.exception("%s %s failed", exchange.head.method, as_said(exchange.head.path))
+            exchange.refused = InternalError()
+        exchange.handed_over = None
+        return False
+
+    def _go_ahead(self) -> None:
+        """Begins those behind that may be under way together with what is, as far as none of them has to wait."""
+        while self._behind:
+            exchange, before = self._behind[0], self._together[-1] if self._together else self._current
+            if before is None or not self._goes_along(exchange, before):
+                exchange.waited = True
+                return
+            self._together.append(self._behind.popleft())
+
+    def _goes_along(self, exchange: Exchange, before: Exchange) -> bool:
+        """Begins it while the one before it is under way; False: it was not."""
+        step = before.handed_over
+        if step is None or not (before.pipelined and before.keep_alive and exchange.complete) or exchange.asks_to_continue:
+            return False
+        if self._shared.room_of(exchange, self.address) is None or not self._is_stepped(exchange, step):
+            return False
+        if exchange.answer is None:
+            self._shared.begin(exchange, self.address)
+        return True
 
     def give(self, exchange: Exchange, answer: Answer) -> None:
-        """Sends what a step has come to; the next request's turn."""
-        if not (self._lost or self._writable.is_set()):
-            exchange.answering = self._loop.create_task(self._answer(exchange, answer))
+        """Sends what a step has come to, when all before it is answered, and what those behind it have; the next one's turn."""
+        if exchange.handed_over is None:
+            return  # it has failed since it was handed over, and is answered so
+        exchange.answer = answer
+        if exchange.pipelined:
+            exchange.told(answer)
+        if exchange is not self._current:
+            if self._lost or self._is_over:
+                self._note(exchange, answer)
             return
-        try:
-            if not (self._lost or self._transport.is_closing()):
-                assert isinstance(answer.body, bytes)
-                self._transport.write(exchange.head_of(answer, self._shared.date()) + answer.body)
-            self._shared.note_time(exchange, answer.status, self._loop.time() - exchange.began)
-        except Exception as failure:
-            self._shared.broke_off(exchange, failure)
-            self._close()
-        finally:
-            self._end(exchange)
+        following: Exchange | None = exchange
+        while following is not None and (found := following.answer) is not None:
+            if self._is_full:
+                following.answering = self._loop.create_task(self._answer(following, found))
+                return
+            try:
+                if not (self._lost or self._transport.is_closing()):
+                    assert isinstance(found.body, bytes)
+                    self._transport.write(following.head_of(found, self._shared.date()) + found.body)
+                self._shared.note_time(following, found.status, self._loop.time() - following.began)
+            except Exception as failure:
+                self._shared.broke_off(following, failure)
+                following.keep_alive = False
+            following = self._end(following)
+
+    def _note(self, exchange: Exchange, answer: Answer) -> None:
+        """It has come to something that is told nobody any more."""
+        self._shared.note_time(exchange, answer.status, self._loop.time() - exchange.began)
+        self._shared.forget(exchange)
+
+    def _let_go(self) -> None:
+        """Nothing behind what was answered last is answered; what is not begun is not obeyed."""
+        for exchange in self._together:
+            if exchange.answer is not None:
+                self._note(exchange, exchange.answer)
+        for exchange in self._behind:
+            self._shared.forget(exchange)
+        self._together.clear()
+        self._behind.clear()
+
+    @property
+    def _is_over(self) -> bool:
+        """No answer leaves any more."""
+        return self._phase == _FAREWELL or self._transport.is_closing()
 
     def _refuse_one(self, exchange: Exchange, error: OncelogError) -> None:
         """It is answered so when its turn has come, whatever else comes of its body."""
@@ -643,8 +726,8 @@ class HttpConnection(asyncio.Protocol):
         exchange.begun = True
         try:
             await self._room(exchange)
-            if answer is None:
-                answer = await self._found(exchange)
+            if answer is None and (answer := await self._found(exchange)) is not None:
+                exchange.told(answer)
             if answer is not None:
                 await self._send(exchange, answer)
                 self._shared.note_time(exchange, answer.status, self._loop.time() - exchange.began)
@@ -653,9 +736,11 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
         except Exception as failure:
             self._shared.broke_off(exchange, failure)
-            self._close()
+            exchange.keep_alive = False
         finally:
-            self._end(exchange)
+            following = self._end(exchange)
+            if following is not None and following.answer is not None:
+                self.give(following, following.answer)
 
     async def _found(self, exchange: Exchange) -> Answer | None:
         """Returns what it is answered; None: its client has gone, and nothing was done."""
@@ -672,7 +757,7 @@ class HttpConnection(asyncio.Protocol):
 
     async def _room(self, exchange: Exchange) -> None:
         """Returns when more may be made: one answer, or one piece of it, at a time is held for a client that does not read."""
-        if not self._writable.is_set():
+        if self._is_full:
             exchange.waited = True
             await self._writable.wait()
         if exchange.admitted is not None and exchange.admitted.reads and self._shared.unread.is_pressed:
@@ -739,7 +824,7 @@ class HttpConnection(asyncio.Protocol):
 
     async def _write(self, head: bytes, body: bytes = b"") -> None:
         """Hands over, once a client that does not read has read what was written before."""
-        if not self._writable.is_set():
+        if self._is_full:
             await self._writable.wait()
         if self._transport.is_closing():
             return
@@ -749,25 +834,35 @@ class HttpConnection(asyncio.Protocol):
             self._transport.write(head)
             self._transport.write(body)
 
-    def _end(self, exchange: Exchange) -> None:
-        """It is answered: the next one's turn."""
+    def _end(self, exchange: Exchange) -> Exchange | None:
+        """It is answered. Returns the next one, whose turn it is."""
         self._shared.forget(exchange)
         if self._lost:
-            return
+            return None
         self._current = None
         if not exchange.keep_alive:
+            if exchange.pipelined:
+                self._parser, self._pending, self._has_cut = None, b"", True  # there may be more to come than was looked at
+            self._let_go()
             self._close()
-        if self._transport.is_closing() or self._phase == _FAREWELL:
-            return
+            return None
+        if self._together:
+            self._current = self._together.popleft()
         if self._behind:
-            self._current = self._behind.popleft()
+            if self._is_over:
+                return None
+            if self._current is None:
+                self._current = self._behind.popleft()
+                self._take_turn(self._current)
+            self._go_ahead()
             self._read_on()
-            self._take_turn(self._current)
         self._watch()
+        return self._current
 
     def ends_soon(self) -> None:
         """Has the connection end with the answer that is under way; of several, with the last one."""
-        last = self._behind[-1] if self._behind else self._current
+        waiting = self._behind or self._together
+        last = waiting[-1] if waiting else self._current
         if last is not None:
             last.keep_alive = False
 
@@ -794,6 +889,7 @@ class HttpConnection(asyncio.Protocol):
         if self._has_cut and not self._transport.is_closing() and self._transport.can_write_eof():
             self._has_cut = False
             self._transport.write_eof()
+            self._transport.resume_reading()
             self._phase, self._due = _FAREWELL, None
             self._watch()
             return

@@ -20,6 +20,7 @@ from oncelog.wire.isolation import IN_TRANSACTION, ISOLATION, UNCOMMITTED, heade
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, essence
 from oncelog.wire.requests import ConsumeRequest, Polled, PublishResponse
 from oncelog_service.access.grants import Principal
+from oncelog_service.bounds.turns import Sizes
 from oncelog_service.log.append.step import Stored
 from oncelog_service.log.read.inspection import Glance
 from oncelog_service.log.read.pages import AS_JSON, AS_ONCELOG, AS_TMS, Page, noting_pointers
@@ -27,7 +28,7 @@ from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.rest import cdap
 from oncelog_service.rest.answer import Answer, refusal
 from oncelog_service.rest.bodies import AT_ONCE_BYTES, AT_ONCE_ITEMS, decoded, off_loop
-from oncelog_service.rest.exchange import Answers, Exchange
+from oncelog_service.rest.exchange import Answers, Exchange, Step
 from oncelog_service.rest.handlers.cdap_polls import asks_for_everything, everything
 from oncelog_service.rest.handlers.cdap_publishes import check_of_cdap, sizes_of
 from oncelog_service.rest.routes import Call
@@ -92,7 +93,7 @@ class PublishStep:
     """A publish whose topic is open, whose turn it is at once, and of which all is new, as nearly each is: judged and handed over
     in one step. Whatever has to wait goes the long way, from its beginning, and comes to the same step (TopicLog.step)."""
 
-    __slots__ = ("_connection", "_exchange", "_log", "_name", "_path", "_principal", "_service", "_stored", "_watch")
+    __slots__ = ("_connection", "_exchange", "_log", "_path", "_principal", "_service", "_sizes", "_stored", "_watch")
 
     def __init__(
         self, service: Service, watch: Watch, path: dict[str, str], principal: Principal, exchange: Exchange, connection: Answers
@@ -103,8 +104,10 @@ class PublishStep:
         self._principal = principal
         self._exchange = exchange
         self._connection = connection
+        self._sizes: Sizes = ()
+        """Of its turn; nothing once that has ended."""
 
-    def begin(self) -> bool:
+    def begin(self, behind: Step | None = None) -> bool:
         """As :meth:`exchange.Step.begin`."""
         service, exchange, path = self._service, self._exchange, self._path
         head = exchange.head
@@ -112,12 +115,14 @@ class PublishStep:
             return False
         if service.principal_quotas.are_limited or service.settings.cdap_clients:
             return False
-        name = self._name = path["namespace"], path["topic"]
-        log, size = service.open_log(name), exchange.size
-        request = None if log is None else decode_plain(exchange.body, AT_ONCE_ITEMS)
-        if log is None or request is None or not service.turns.begin_light(name, size):
+        name = path["namespace"], path["topic"]
+        log = service.open_log(name)
+        if log is None or (behind is not None and not self._follows(behind, log)):
             return False
-        self._log = log
+        request, sizes = decode_plain(exchange.body, AT_ONCE_ITEMS), ((name, exchange.size),)
+        if request is None or not service.turns.begin_light(sizes):
+            return False
+        self._log, self._sizes = log, sizes
         try:
             self._principal.check_producer(*name, request.producer)
             log.check(request)
@@ -131,10 +136,20 @@ class PublishStep:
             self._watch.refused(error, path, self._principal.owner or "")
             exchange.refused = error.with_traceback(None)
         except BaseException:
-            service.turns.end_light(name, size)
+            service.turns.end_light(sizes)
+            self._sizes = ()
             raise
-        service.turns.end_light(name, size)
+        service.turns.end_light(sizes)
         return False
+
+    def _follows(self, behind: Step, log: TopicLog) -> bool:
+        """Whether what is handed over to this log now is on disk only if what the step ``behind`` has handed over is.
+
+        What is handed over becomes durable in its order (group_commit.py): what is in one write as a whole or not at all, and
+        behind a failed write nothing, until those who wait for it are told. But what stands on a lease that is lost is left out
+        of a write alone, with whatever stands on the same one: that of the same log. One that is opened anew has another lease.
+        """
+        return isinstance(behind, PublishStep) and (log is behind._log or not behind._log.topic.writer.shared)
 
     def _told(self, error: OncelogError | None) -> None:
         """What was handed over is on disk, or is not."""
@@ -143,7 +158,7 @@ class PublishStep:
         except Exception:
             _log.exception("what was stored could not be told")
             answer = refusal(InternalError(), self._exchange.head.target)
-        self._service.turns.end_light(self._name, self._exchange.size)
+        self._service.turns.end_light(self._sizes)
         self._connection.give(self._exchange, answer)
 
     def _answer(self, error: OncelogError | None) -> Answer:
