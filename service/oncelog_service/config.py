@@ -189,6 +189,9 @@ class Settings(HasOrigins):
     """Keys of messages that a topic may have which checks what a publish expects: 0.4 kB of memory each."""
     max_subscriptions_per_topic: int = Field(default=10_000, ge=1, le=MOST_NAMES)
     """Subscriptions that a topic may have: 0.5 kB of memory each."""
+    quick_writes: bool = False
+    """Whether small writes to LevelDB are made without a thread while the disk is quick: less work, and less waiting, for each
+    message. While a disk hangs in one, nothing is answered, probes neither."""
     drain_seconds: float = Field(default=0.0, ge=0, le=3_600)
     """After SIGTERM it says that it is not ready, and answers on for so long, each answer the last one of its connection, before
     it takes no more: as long as a load balancer may take to notice. A second SIGTERM cuts it short. Read again

@@ -3,6 +3,9 @@
 A synced write of one row costs about as much as one of 1,000, so under load the requests of many connections share a sync; it
 is LevelDB's own group commit one level up (its ``BuildBatchGroup``).
 
+Where the disk is quick, waking a thread and being woken by it takes longer than a small write: then the event loop makes it
+itself, last in a turn, so that all that the turn has brought shares it (:meth:`Writer._end_turn`).
+
 The invariants on which everything depends:
 
 * Submissions become durable in the order in which they were submitted, and are reported in that order on the event loop.
@@ -10,6 +13,10 @@ The invariants on which everything depends:
   queued is one write: what joins is neither ahead of anything that was handed over before, nor without it.
 * After a failed write nothing is written any more. The submissions of that write may be on disk (not definite); those behind it
   were never written (definite).
+* Loop and worker write in one order, and tell in it: the loop writes only while the worker has nothing, and **all that was handed
+  to it before has been told on the loop**. Its thread is idle before that.
+* The loop writes nothing that is large, that nobody waits for, or for which the store would have to wait for anybody
+  (``Store.write_at_once``); after a slow write the worker has all of it until the disk has shown again that it is quick.
 * What stands on a fence that is lost is not written, nor is anything behind it that shares a fence with what was not: it was
   decided on memory that has not come true. The rest goes on.
 * Handing over never raises. Whether it can be done is asked once, by :meth:`Writer.check`, before anything moves; of what adds
@@ -23,7 +30,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
@@ -45,6 +52,12 @@ STALLED_SECONDS = 10.0
 LAZY_SECONDS = 0.05
 """How long a lazy submission waits for a write it can join."""
 
+_QUICK_SECONDS = 0.7e-3
+"""A disk whose writes take less is quick. The worker costs 0.1 to 0.2 ms of latency a write, and as much of the processor; a loop
+that waits longer keeps others from being read."""
+_SMALL_BYTES = 64 * 2**10
+"""A group of more is the worker's: the loop can do something else while it makes, checks and copies the rows."""
+
 _BEHIND_SECONDS = 0.05
 """So far may a store fall behind before whatever comes next waits for it. Up to there only those wait who are told of it
 (bounds/turns.py): what brings much, and not the small write behind it."""
@@ -58,10 +71,11 @@ must not raise."""
 class _Submission:
     """What was handed over as one batch."""
 
-    __slots__ = ("batch", "fallen", "has_ended", "on_written", "told", "waiting")
+    __slots__ = ("batch", "fallen", "has_ended", "is_lazy", "on_written", "told", "waiting")
 
     def __init__(self, batch: Batch, on_written: Callable[[], None], told: Told, fallen: bool) -> None:
         self.batch = batch
+        self.is_lazy = False
         self.on_written = on_written
         self.told = [told]
         """One for each that handed over a part of it."""
@@ -100,10 +114,16 @@ class _State:
         """What was handed over last, until it has ended."""
         self.failure: Exception | None = None
         self.closed = False
+        self.untold = 0
+        """How often the worker was woken for something that it has not told on the loop yet."""
+        self.ends_turn = False
+        """What is queued waits for the end of the loop's turn."""
         self.writing_since: float | None = None
-        """When the write that is under way began. Set by the worker."""
+        """When the write that is under way began. Set by who writes."""
+        self.pace = 10 * _QUICK_SECONDS
+        """Seconds that a write takes: a moving mean, which one that is slow enough lifts at once."""
         self.times: deque[float] = deque(maxlen=_TIMES)
-        # The worker's own.
+        # Whose turn it is to write.
         self.caught_up = 0.0
         """When the store will have, as it said behind its writes."""
         self.fallen: set[Fence] = set()
@@ -115,6 +135,7 @@ class Writer:
     """Belongs to one event loop and one opening of the store."""
 
     __slots__ = (
+        "_at_once",
         "_clock",
         "_lease",
         "_loop",
@@ -139,8 +160,11 @@ class Writer:
         *,
         clock: Clock,
         workers: Workers,
+        at_once: bool = False,
     ) -> None:
-        """``on_failure`` is called once, on the event loop, before any waiting caller hears of the failure.
+        """``at_once``: small groups are written by the event loop while the disk is quick.
+
+        ``on_failure`` is called once, on the event loop, before any waiting caller hears of the failure.
 
         ``on_fenced``: likewise, with all fences so far under which nothing is written any more.
 
@@ -159,6 +183,7 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._state = _State()
         self._lease: Lease | None = None
+        self._at_once = at_once
         self._worker = workers.begin("oncelog-writer", self._step)
 
     def under(self, lease: Lease) -> Writer:
@@ -259,6 +284,7 @@ class Writer:
         """Queue a batch without waiting for it: it joins the next write, or makes its own after a short while."""
         done: asyncio.Future[None] = self._loop.create_future()
         submission = self._submission(batch, on_written, partial(complete, done))
+        submission.is_lazy = True
         if self._takes(submission):
             self._state.lazy.append(submission)
             self._loop.call_later(0 if self._state.hurries else LAZY_SECONDS, self._flush_lazy)
@@ -296,12 +322,14 @@ class Writer:
         """Write what is queued, then end the worker. Nothing may be submitted any more."""
         self._flush_lazy()
         self._state.closed = True
+        self._end_turn(is_closing=True)
         self._worker.end()
         await self._worker.ended()
 
     async def abandon(self) -> None:
         """Drop what is queued, as the end of the process would, and end the worker once the write that it is in has ended."""
         self._state.closed = True
+        self._state.ends_turn = False
         self._state.lazy.clear()
         with self._state.lock:
             self._state.queue, self._state.newest = [], {}
@@ -353,11 +381,52 @@ class Writer:
         state = self._state
         with state.lock:
             state.queue.append(submission)
-            call = len(state.queue) == 1
+            is_first = len(state.queue) == 1
             if joinable:
                 state.newest[self] = submission
-        if call:
-            self._worker.wake()
+        if not is_first:
+            return
+        if self._at_once and state.pace < _QUICK_SECONDS:
+            state.ends_turn = True
+            self._end_turn_soon()
+        else:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._state.untold += 1
+        self._worker.wake()
+
+    # --- at the end of the loop's turn
+
+    def _end_turn_soon(self) -> None:
+        """Behind all that this turn has still to do, and all that the worker has still to tell."""
+        if not self._state.untold:
+            self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self, is_closing: bool = False) -> None:
+        """Write what the turn of the loop has handed over, if that is little and nobody is in the way; else the worker does."""
+        state = self._state
+        if not state.ends_turn:
+            return
+        state.ends_turn = False
+        if is_closing or state.failure is not None or not self._write_here():
+            self._wake()
+
+    def _write_here(self) -> bool:
+        """Write all that is queued, and tell it, unless that is not for the loop to do. The worker has nothing meanwhile."""
+        state = self._state
+        group = state.queue
+        if any(each.is_lazy for each in group) or sum(each.batch.size for each in group) > _SMALL_BYTES:
+            return False
+        with state.lock:
+            state.queue, state.newest = [], {}
+        tell = self._write(group, wait=False)
+        if tell is None:
+            state.queue, state.pace = group, 2 * _QUICK_SECONDS
+            return False
+        for call in tell:
+            call()
+        return True
 
     # --- by the worker
 
@@ -370,40 +439,60 @@ class Writer:
             group, state.queue, state.newest = state.queue, [], {}
         if not state.goes_on or state.failure is not None:  # not the store's: nothing that memory said is believed
             state.goes_on = False
-            worker.report(self._refuse, group)
+            tell: list[Callable[[], None]] = [partial(self._refuse, group)]
         else:
-            state.goes_on = self._write(worker, group, state.fallen)
+            tell = self._write(group) or []
+        worker.report(self._tell, tell)
         return None
 
-    def _write(self, worker: Worker, group: list[_Submission], lost: set[Fence]) -> bool:
-        """Write the group but for what stands on a fence that is lost, now or before; whether the store goes on.
+    # --- by either, one at a time
 
-        All of it is reported at once: a caller that waits for the last submission must find those before it written.
+    def _write(self, group: list[_Submission], wait: bool = True) -> list[Callable[[], None]] | None:
+        """Write the group but for what stands on a fence that is lost, now or before. Returns what is to be called on the loop.
+
+        ``wait``: for whoever is in the way; else nothing is written then, and None returned.
+
+        All of it is told at once: a caller that waits for the last submission must find those before it written.
         """
+        state, store = self._state, self._store
         failure: Exception | None = None
         seconds = 0.0
-        while standing := _standing(group, lost):
-            began = self._state.writing_since = self._clock.elapsed()
+        while standing := _standing(group, state.fallen):
+            began = state.writing_since = self._clock.elapsed()
             try:
-                self._store.write([submission.batch for submission in standing])
+                batches = [submission.batch for submission in standing]
+                if wait:
+                    store.write(batches)
+                elif not store.write_at_once(batches):
+                    return None
                 seconds = self._clock.elapsed() - began
-                self._state.times.append(seconds)
+                state.times.append(seconds)
+                state.pace += (seconds - state.pace) / 8
             except StoreFenced as error:
-                lost |= error.lost
+                state.fallen |= error.lost
                 continue
             except Exception as error:
                 failure = error
+                state.goes_on = False
             finally:
-                self._state.writing_since = None
+                state.writing_since = None
             break
-        if failure is None and (behind := self._store.behind()):
-            now = self._clock.elapsed()
-            self._state.caught_up = max(self._state.caught_up, now) + behind
-            worker.report(self._on_behind, self._state.caught_up - now)  # before anybody awakes and something large begins
-        worker.report(self._decided, group, standing, frozenset(lost), failure, seconds)
-        return failure is None
+        decided = partial(self._decided, group, standing, frozenset(state.fallen), failure, seconds)
+        if failure is not None or not (behind := store.behind()):
+            return [decided]
+        now = self._clock.elapsed()
+        state.caught_up = max(state.caught_up, now) + behind
+        return [partial(self._on_behind, state.caught_up - now), decided]  # before anybody awakes and something large begins
 
     # --- back on the event loop
+
+    def _tell(self, calls: Sequence[Callable[[], None]]) -> None:
+        """What the worker has to tell of what it was woken for."""
+        self._state.untold -= 1
+        if self._state.ends_turn:
+            self._end_turn_soon()
+        for call in calls:
+            call()
 
     def _decided(
         self,

@@ -219,7 +219,7 @@ class Service:
             opened.leases.lost(lost)
 
         about = self._on_failure, on_fenced, self.room, self.counts, self.turns.pause
-        writer = Writer(store, *about, clock=self.clock, workers=self._workers)
+        writer = Writer(store, *about, clock=self.clock, workers=self._workers, at_once=settings.quick_writes)
         opened = _Opened(store, writer)
         try:
             leases = opened.leases = await self._join(store)

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from oncelog.errors import StorageFailed, StorageUnavailable
@@ -491,3 +491,230 @@ async def test_a_store_that_falls_behind_is_told_of_and_waited_for_once_it_is_fa
     assert sum(clock.slept) == pytest.approx(2.02)
     assert told == pytest.approx([0.04, 0.07, 2.05])
     await writer.close()
+
+
+# --- at the end of the loop's turn
+
+
+class Quick(MemoryStore):
+    """A disk that is as quick, and as much in use, as it is told; it remembers who wrote what."""
+
+    def __init__(self, clock: Passing) -> None:
+        super().__init__()
+        self.seconds = 0.0
+        self.in_use = False
+        self.fails = False
+        self.groups: list[tuple[str, list[str]]] = []
+        self._clock = clock
+
+    def write(self, batches: Sequence[Batch]) -> None:
+        self._note("worker", batches)
+
+    def write_at_once(self, batches: Sequence[Batch]) -> bool:
+        if not self.in_use:
+            self._note("loop", batches)
+        return not self.in_use
+
+    def _note(self, by: str, batches: Sequence[Batch]) -> None:
+        self.groups.append((by, [key.decode() for each in batches for _, key, _ in each.puts]))
+        self._clock.now += self.seconds
+        if self.fails:
+            self.disk.before_sync = lambda _: (_ for _ in ()).throw(OSError("no space left on device"))
+        super().write(batches)
+
+
+class Passing(ManualClock):
+    """Time passes where it is told to."""
+
+    now = 0.0
+
+    def elapsed(self) -> float:
+        return self.now
+
+
+class AtOnce:
+    """A writer of which the loop may write, on a disk that has shown that it is quick; a thread goes on where it is let."""
+
+    def __init__(self) -> None:
+        self.threads: list[Callable[[], None]] = []
+        """What threads do next: a step of the worker, or what it tells."""
+        clock = Passing()
+        self.store = Quick(clock)
+        self.failures: list[Exception] = []
+        workers = LoopWorkers(self._after)
+        self.writer = Writer(self.store, self.failures.append, clock=clock, workers=workers, at_once=True)
+        self.asked: dict[str, asyncio.Future[None]] = {}
+        self.told: list[str] = []
+
+    def _after(self, seconds: float, call: Callable[[], None]) -> asyncio.Handle:
+        self.threads.append(call)
+        return asyncio.get_running_loop().call_soon(lambda: None)
+
+    def thread(self) -> None:
+        if self.threads:
+            self.threads.pop(0)()
+
+    async def rest(self) -> None:
+        """Until nobody has anything to do."""
+        await turns()
+        while self.threads:
+            self.thread()
+            await turns()
+
+    def hand_over(self, name: str, size: int = 0) -> None:
+        one = Batch()
+        one.put(Table.MESSAGE, name.encode(), bytes(size))
+        self._watch(name, self.writer.submit(one))
+
+    def hand_over_lazily(self, name: str) -> None:
+        self._watch(name, self.writer.submit_lazily(batch(name)))
+
+    def _watch(self, name: str, done: asyncio.Future[None]) -> None:
+        self.asked[name] = done
+        done.add_done_callback(lambda _: self.told.append(name))
+
+    @classmethod
+    async def warm(cls) -> AtOnce:
+        self = cls()
+        for number in range(40):
+            self.hand_over(f"warm {number}")
+            await self.rest()
+        assert self.store.groups[0][0] == "worker", "the disk has not shown yet that it is quick"
+        assert self.store.groups[-1][0] == "loop"
+        self.store.groups.clear()
+        self.asked.clear()
+        self.told.clear()
+        return self
+
+
+async def test_what_a_turn_of_the_loop_hands_over_is_one_write_at_its_end() -> None:
+    house = await AtOnce.warm()
+    for name in "abc":
+        house.hand_over(name)
+    assert house.store.groups == [], "others may still come in this turn"
+    await turns()
+    assert house.store.groups == [("loop", ["a", "b", "c"])]
+    assert house.told == ["a", "b", "c"]
+    assert not house.threads, "no thread was woken for it"
+
+
+async def test_the_loop_writes_nothing_before_all_that_the_worker_wrote_is_told() -> None:
+    """The worker is idle before that, and its lock is free: what was handed over later would be told first."""
+    house = await AtOnce.warm()
+    house.hand_over("large", 2**17)
+    await turns()
+    house.thread()  # it is on disk
+    house.hand_over("small")
+    await turns()
+    assert (house.store.groups, house.told) == ([("worker", ["large"])], [])
+    await house.rest()
+    assert (house.store.groups[1:], house.told) == ([("loop", ["small"])], ["large", "small"])
+
+
+async def test_one_slow_write_and_the_worker_has_it_until_the_disk_was_quick_for_a_while() -> None:
+    house = await AtOnce.warm()
+    house.store.seconds = 0.02
+    house.hand_over("slow")
+    await house.rest()
+    house.store.seconds = 0.0
+    by = []
+    for number in range(20):
+        house.hand_over(str(number))
+        await house.rest()
+        by.append(house.store.groups[-1][0])
+    assert by == [*["worker"] * (n := by.index("loop")), *["loop"] * (20 - n)]
+    assert n > 5
+
+
+@pytest.mark.parametrize("what", ["large", "lazy", "in use", "behind lazy"])
+async def test_the_worker_has_what_is_large_or_lazy_or_would_wait(what: str) -> None:
+    house = await AtOnce.warm()
+    house.store.in_use = what == "in use"
+    if "lazy" in what:
+        house.hand_over_lazily("lazy")
+    if what != "lazy":
+        house.hand_over(what, 2**16 if what == "large" else 0)
+    house.writer.hurry()
+    await house.rest()
+    assert {by for by, _ in house.store.groups} == {"worker"}
+    assert house.told == [*house.asked]
+
+
+async def test_a_write_of_the_loop_that_fails_is_as_one_of_the_worker() -> None:
+    house = await AtOnce.warm()
+    house.store.fails = True
+    house.hand_over("fails")
+    await turns()
+    house.hand_over("behind")
+    await house.rest()
+    outcomes = await asyncio.gather(*house.asked.values(), return_exceptions=True)
+    assert [type(each) for each in outcomes] == [StorageFailed, StorageUnavailable]
+    assert len(house.failures) == 1
+    assert len(house.store.groups) == 1
+
+
+async def test_what_was_handed_over_before_memory_is_given_up_is_not_written_at_the_end_of_the_turn() -> None:
+    house = await AtOnce.warm()
+    house.hand_over("never")
+    house.writer.give_up(RuntimeError("memory could not follow"))
+    await house.rest()
+    assert isinstance(house.asked["never"].exception(), StorageUnavailable)
+    assert house.store.groups == []
+
+
+@pytest.mark.parametrize("size", [0, 2**17])
+async def test_at_a_close_what_waits_for_the_end_of_the_turn_is_written(size: int) -> None:
+    house = await AtOnce.warm()
+    closing = asyncio.ensure_future(house.writer.close())  # before the end of the turn
+    house.hand_over("last", size)
+    await house.rest()
+    await closing
+    assert house.told == ["last"]
+
+
+@example(["large", "turn", "thread", "small", "turn", "thread", "thread"])
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(
+            ["small", "small", "large", "lazy", "turn", "thread", "thread", "slow", "quick", "in use", "free", "fail"]
+        ),
+        max_size=60,
+    )
+)
+def test_whoever_writes_what_was_handed_over_first_is_on_disk_and_told_first(steps: Sequence[str]) -> None:
+    async def scenario() -> None:
+        house = await AtOnce.warm()
+        order: list[str] = []
+        lazy: list[str] = []
+        for number, step in enumerate(steps):
+            name = f"{step} {number}"
+            if step == "lazy":
+                house.hand_over_lazily(name)
+                lazy.append(name)
+            elif step in ("small", "large"):
+                order += [*lazy, name] if not house.failures else [name]
+                lazy.clear()
+                house.hand_over(name, 2**17 if step == "large" else 10)
+            elif step == "turn":
+                await asyncio.sleep(0)
+            elif step == "thread":
+                house.thread()
+            elif step in ("slow", "quick"):
+                house.store.seconds = 0.01 if step == "slow" else 0.0
+            elif step in ("in use", "free"):
+                house.store.in_use = step == "in use"
+            else:
+                house.store.fails = True
+        house.writer.hurry()
+        await house.rest()
+        written = [name for _, group in house.store.groups for name in group]
+        assert written == [name for name in [*order, *lazy] if name in written], "one order"
+        outcomes = {name: done.exception() for name, done in house.asked.items()}
+        kept = {name for name, error in outcomes.items() if error is None}
+        assert kept == {key.decode() for key in house.store.disk.tables[Table.MESSAGE]} & house.asked.keys()
+        assert [name for name in house.told if name in kept] == [name for name in written if name in kept], "told in that order"
+        for by, group in house.store.groups:
+            assert by == "worker" or not any(name.startswith(("large", "lazy")) for name in group)
+
+    asyncio.run(scenario())

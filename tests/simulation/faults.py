@@ -26,6 +26,7 @@ from oncelog_service.rest.exchange import Step
 from oncelog_service.rest.handlers.messages import PublishStep
 from oncelog_service.storage.memory import MemoryStore
 from oncelog_service.storage.port import Batch
+from tests.world.workers import LoopWorker
 
 Plant: TypeAlias = tuple[Any, str, Any]
 """Of what, which member, and what it becomes."""
@@ -54,6 +55,15 @@ def a_step_answers_before_the_sync() -> Iterator[Plant]:
 
     yield PublishStep, "begin", early
     yield PublishStep, "_told", lambda self, error: None
+
+
+def the_loop_writes_before_the_worker_has_told() -> Iterator[Plant]:
+    def late(self: LoopWorker, call: Callable[..., object], *args: object) -> None:
+        self._reports.append(lambda: call(*args))
+        self._after(0.02, self._tell)
+
+    yield Writer, "_end_turn_soon", lambda self: self._loop.call_soon(self._end_turn)
+    yield LoopWorker, "report", late
 
 
 def duplicates_are_new() -> Iterator[Plant]:
@@ -210,6 +220,7 @@ FAULTS: Mapping[str, Callable[[], Iterator[Plant]]] = {
     for each in (
         acknowledged_before_the_sync,
         a_step_answers_before_the_sync,
+        the_loop_writes_before_the_worker_has_told,
         duplicates_are_new,
         the_last_id_is_new_again,
         a_failed_write_is_passed_over,

@@ -360,6 +360,7 @@ def _simulated(
         "retention_seconds": 30,
         "token": ROOT,
         "foreign_write_pointers": True,
+        "quick_writes": seed % 2 == 1,
     }
     with seeded(random):
         world = World(loop, network, _instances(loop, network, settings, instances, beside))

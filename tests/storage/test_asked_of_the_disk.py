@@ -121,6 +121,20 @@ def test_a_store_that_takes_more_than_leveldb_merges_says_so_before_it_is_stoppe
         assert store.behind() == 0
         store.write([batch])
         assert store.behind() == pytest.approx(seconds)
+        assert store.write_at_once([Batch()]) == (seconds == 0)
+
+
+def test_a_write_that_may_not_wait_is_not_made_while_files_are_staged_nor_ever_by_sqlite(tmp_path: Path) -> None:
+    batch = Batch()
+    batch.put(S, b"k", b"v")
+    with closing(LevelDBStore(tmp_path / "leveldb")) as store, closing(opened("sqlite", tmp_path / "sqlite")) as other:
+        with store._paused():
+            assert not store.write_at_once([batch])
+            assert store.get(S, b"k") is None
+        assert store.write_at_once([batch])
+        assert store.get(S, b"k") == b"v"
+        assert not other.write_at_once([batch])
+        assert other.get(S, b"k") is None
 
 
 def test_what_a_process_that_was_killed_has_left_in_sqlites_log_is_synced_when_it_is_read(noted: Noted, tmp_path: Path) -> None:

@@ -75,6 +75,10 @@ class MemoryStore:
             self._apply(batches)
             self.disk.writes += 1
 
+    def write_at_once(self, batches: Sequence[Batch]) -> bool:
+        self.write(batches)
+        return True
+
     def behind(self) -> float:
         return 0.0
 

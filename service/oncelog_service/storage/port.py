@@ -326,6 +326,11 @@ class Store(Protocol):
         """
         ...
 
+    def write_at_once(self, batches: Sequence[Batch]) -> bool:
+        """As :meth:`write`, if that needs no waiting for anybody but the disk: True. Else nothing was written. Always so of a
+        store that lies behind a network, or that several processes write to."""
+        ...
+
     def behind(self) -> float:
         """Returns how many seconds the store needs to catch up with the newest write; else it stops a later one for longer.
 

@@ -58,6 +58,9 @@ class SealedStore:
     def write(self, batches: Sequence[Batch]) -> None:
         self.inner.write([_sealed(batch) for batch in batches])
 
+    def write_at_once(self, batches: Sequence[Batch]) -> bool:
+        return self.inner.write_at_once([_sealed(batch) for batch in batches])
+
     def behind(self) -> float:
         return self.inner.behind()
 

@@ -19,12 +19,13 @@ from tests.world.disk import Database, Twin
 from tests.world.shared import SharedDatabase
 from tests.world.virtual.loop import BEGAN_MS, Process, VirtualLoop
 from tests.world.virtual.network import Network
-from tests.world.virtual.trace import Trace
 from tests.world.workers import LoopWorker, LoopWorkers
 
 PORT = 7070
 _LOOK_SECONDS = 0.05
 """Between two looks whether a disk that hangs still does."""
+_IN_THE_WAY = 0.05
+"""How likely a write finds somebody in its way."""
 
 
 class Machine:
@@ -71,15 +72,21 @@ class Workers(LoopWorkers):
 
 
 class Store(MemoryStore):
-    """Has each write seen."""
+    """Has each write seen, and at times somebody in its way."""
 
-    def __init__(self, trace: Trace, name: str, *opened: Any) -> None:
-        super().__init__(*opened)
-        self._trace, self._name = trace, name
+    def __init__(self, machine: Machine, name: str, *opened: Any) -> None:
+        super().__init__(machine.disk, *opened)
+        self._machine, self._name = machine, name
 
     def write(self, batches: Sequence[Batch]) -> None:
-        self._trace.note("sync", self._name, len(batches))
+        self._machine.loop.trace.note("sync", self._name, len(batches))
         super().write(batches)
+
+    def write_at_once(self, batches: Sequence[Batch]) -> bool:
+        if self._machine.disk_hangs or self._machine.loop.random.random() < _IN_THE_WAY:
+            return False  # a disk may hang in such a write, too: then the whole process stands still, which it does by itself
+        self._machine.loop.trace.note("written by the loop", self._name, len(batches))
+        return super().write_at_once(batches)
 
 
 class TwinStore(Store, Twin):
@@ -163,10 +170,10 @@ class Instance:
     def _opener(self) -> Callable[[], MemoryStore]:
         if self.database is not None:
             return partial(self.database.open, self.name)
-        disk, beside = self.machine.disk, self.machine.beside
+        beside = self.machine.beside
         if beside is not None:
-            return lambda: TwinStore(self.loop.trace, self.name, disk, beside())
-        return partial(Store, self.loop.trace, self.name, disk)
+            return lambda: TwinStore(self.machine, self.name, beside())
+        return partial(Store, self.machine, self.name)
 
     def kill(self) -> None:
         """End the process at this moment. What it has synced is on the disk."""

@@ -170,24 +170,37 @@ class LevelDBStore:
                     yield start, only
 
     def write(self, batches: Sequence[Batch]) -> None:
+        with self._writing:
+            self._write_next(batches)
+
+    def write_at_once(self, batches: Sequence[Batch]) -> bool:
+        # A store that is behind would be slowed down by LevelDB itself; a backup that is staged has the lock.
+        if self._behind or not self._writing.acquire(blocking=False):
+            return False
+        try:
+            self._write_next(batches)
+        finally:
+            self._writing.release()
+        return True
+
+    def _write_next(self, batches: Sequence[Batch]) -> None:
         if self._failed or self._db.closed:
             raise StoreClosed(f"{self._path} is closed")
-        with self._writing:
-            # Until it is known whether the write has failed: what a failed one has left in the log is no moment of the store.
-            try:
-                size = self._write(batches)
-                # Behind the sync, never before: a file that knows of a write which a power cut took would have a whole store
-                # refused.
-                self._end.note(self.number)
-                assert self._lock is not None
-                check_same(self._path, os.fstat(self._lock))
-                files = int(self._db.get_property(b"leveldb.num-files-at-level0"))
-            except plyvel.CorruptionError as error:  # of a table, met while tables were merged: each write after it fails too
-                self._failed = True
-                raise StoreDamaged(f"{self._path}: the write failed, since a table is damaged: {error}") from error
-            except Exception as error:
-                self._failed = True
-                raise StoreError(f"{self._path}: the write failed: {error}") from error
+        # Until it is known whether the write has failed: what a failed one has left in the log is no moment of the store.
+        try:
+            size = self._write(batches)
+            # Behind the sync, never before: a file that knows of a write which a power cut took would have a whole store
+            # refused.
+            self._end.note(self.number)
+            assert self._lock is not None
+            check_same(self._path, os.fstat(self._lock))
+            files = int(self._db.get_property(b"leveldb.num-files-at-level0"))
+        except plyvel.CorruptionError as error:  # of a table, met while tables were merged: each write after it fails too
+            self._failed = True
+            raise StoreDamaged(f"{self._path}: the write failed, since a table is damaged: {error}") from error
+        except Exception as error:
+            self._failed = True
+            raise StoreError(f"{self._path}: the write failed: {error}") from error
         self._behind = delay(files, size)
 
     def behind(self) -> float:

@@ -235,6 +235,9 @@ class SqlStore:
         ends = {end_key(log): encode_end(log, key) for log, key in newest.items()}
         return changes._replace(deletes=deletes, ends=ends)
 
+    def write_at_once(self, batches: Sequence[Batch]) -> bool:
+        return False
+
     def behind(self) -> float:
         return 0.0
 
