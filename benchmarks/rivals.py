@@ -34,8 +34,8 @@ READ = 100_000
 P99_BYTES = 400 * 10**6
 BEHIND = 64
 """Requests that are sent without waiting for the answer to the one before."""
-BEHIND_HEADER = "oncelog-pipelined: true\r\n"
-"""Asks the service to have them under way together; one that does not know it answers one at a time."""
+BEHIND_HEADER = "oncelog-pipeline: 1\r\n"
+"""Has them under way together (docs/http.md)."""
 SIZES = {"100 B": 100, "1 KiB": 1024}
 OWN, UNNAMED = "oncelog", "without names"
 INSERT, UNNEST, COPY, SELECT = "INSERT", "unnest with a unique key", "COPY", "SELECT in order"
