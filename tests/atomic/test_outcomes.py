@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from oncelog_service.atomic.outcomes import (
     fingerprint,
     forgettable,
     put_id,
-    put_outcome,
+    put_outcomes,
     read_ended,
 )
 from oncelog_service.log.names.assigned import new_name
@@ -70,7 +71,7 @@ def store_with(*ended: tuple[int, Ended], topic: TopicRow | None = None) -> Memo
     store, batch = MemoryStore(), Batch()
     for number, each in ended:
         put_id(batch, each.outcome.id, number)
-        put_outcome(batch, number, each)
+    put_outcomes(batch, [(number, partial(Ended, *each)) for number, each in ended])
     if topic is not None:
         batch.put(Table.TOPIC, topic_key("default", "a"), encode_record(topic))
     store.write([batch])

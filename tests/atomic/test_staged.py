@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from oncelog.errors import InvalidRequest, OffsetMismatch, StorageUnavailable, TopicDamaged
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.cluster.leases import Lease
-from oncelog_service.log.append.atomic import Ready, Staged
+from oncelog_service.log.append.atomic import Staged
 from oncelog_service.storage.memory import Disk
 from oncelog_service.storage.port import Batch, Fence, Table
 from tests.service.house import PREFIX, House, crashed, flip, numbered, opened
@@ -71,9 +72,10 @@ async def test_a_staged_row_that_is_damaged_or_missing_is_refused(table: Table, 
 async def test_nothing_is_copied_into_a_log_that_was_closed() -> None:
     async with opened(await staged_disk(), keyed=True) as house:
         staged = await house.log.atomic.open(NUMBER)
+        ready = await house.log.atomic.ready([staged])
         await house.log.close()
         with pytest.raises(StorageUnavailable):
-            house.log.atomic.judged(Ready([staged], {}))
+            house.log.atomic.judged(ready)
         assert staged.group.row is None
 
 
@@ -182,8 +184,9 @@ async def _check_judged(house: House, model: Model, requests: list[PublishReques
     assert atomic.judged(ready)
     batch = Batch()
     with house.writer.moving():
-        copied = atomic.copy(batch, ready.staged)
-        done = house.writer.submit(batch, copied.on_written)
+        written = list[Callable[[], None]]()
+        atomic.copy(batch, ready.staged, written)
+        done = house.writer.submit(batch, lambda: [each() for each in written] and None)
     await done
     newest = {key: model.newest.get(key) for key in ("k", "\xff")}
     await house.log.publish(PublishRequest([b"next"], expected_offset=model.count, expected_key_offsets=newest))
@@ -225,9 +228,9 @@ async def test_what_a_coordinator_stages_and_copies_stands_on_the_lease_of_the_t
         if step == "stage":
             house.log.atomic.put(batch, staged, 3, PublishRequest([b"4"]))
         elif step == "copy":
-            house.log.atomic.copy(batch, [staged])
+            house.log.atomic.copy(batch, [staged], [])
         else:
-            house.log.atomic.copy(batch, [house.log.atomic.brought(PublishRequest([b"4"]))])
+            house.log.atomic.copy(batch, [house.log.atomic.brought(PublishRequest([b"4"]))], [])
         rows = {table: dict(found) for table, found in disk.tables.items()}
         with pytest.raises(StorageUnavailable):
             await house.writer.submit(batch, lambda: None)

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 from oncelog.errors import (
@@ -33,12 +33,12 @@ from oncelog.errors import (
 )
 from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.requests import CommitRequest, PublishRequest
-from oncelog_service.access.owners import check_owner
+from oncelog_service.access.owners import check_owner, may_touch
 from oncelog_service.atomic.ledger import Ledger, not_in_progress, outcome, what
 from oncelog_service.atomic.outcomes import Ended, fingerprint
 from oncelog_service.atomic.plan import Transaction
 from oncelog_service.atomic.records import Abort, Commit, TopicRef
-from oncelog_service.atomic.repeats import Newest, gone, noted
+from oncelog_service.atomic.repeats import Newest, Written, gone, noted
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.admission import Admission
 from oncelog_service.log.append.atomic import Copied, Ready, Staged
@@ -64,6 +64,8 @@ _NOT_ENDING = (
 )
 """Refusals that change nothing: they may pass, or are about another request than the first."""
 
+_AT_ONCE = 50
+"""Branches of topics that are looked at in one step of making a commit ready, 2 ms; those of one topic are, together."""
 TIMED_OUT, ASKED = "timed_out", "asked"
 _BROUGHT = 0
 """Stands where a transaction's number does, for what a commit brings itself; no transaction has it."""
@@ -102,12 +104,6 @@ class _Work(NamedTuple):
         """Returns whether it is still everything that these have staged."""
         return list(self.holders) == list(holders) and self.chunks == _chunks(self.staged)
 
-    @property
-    def carries(self) -> tuple[int, int]:
-        """How many messages are written with the commit, and of how many bytes."""
-        held = [(each, each.brought) for each in self.ready.staged if each.brought is not None]
-        return sum(len(brought.payloads) - each.known for each, brought in held), sum(brought.size for _, brought in held)
-
 
 class Endings:
     """Ends the transactions in one ledger. Belongs to the event loop that owns the writer and the topics."""
@@ -142,7 +138,7 @@ class Endings:
         """
         if self._ledger.is_open(transaction.number) and transaction.expires <= self._ledger.running.now_ms():
             await self.abort(transaction, TIMED_OUT, "it was not committed in time")
-            return again(self._ledger.ended[transaction.id], request)
+            return again(self._ledger.ended[transaction.id](), request)
         work: dict[TopicRef, _Work] = {}
         carried = {each.topic: each for each in brought}
         try:
@@ -157,14 +153,15 @@ class Endings:
                     raise refusal
                 branches = self._branches(transaction, request, by)
                 holders = _holders(transaction, carried, branches)
+                whole = holders.keys() == work.keys() and all(work[topic].is_all_of(each) for topic, each in holders.items())
                 for topic in holders:
-                    may(topic.namespace, topic.topic, ())
+                    may(topic.namespace, topic.topic, work[topic].ready.senders if whole else ())
                 self._writer.check()
                 # From here to the hand-over in `_commit` nothing awaits: an await would let another publish take the offsets, or
                 # another commit the branches, that this verdict is about.
-                if self._is_judged(holders, work):
+                if whole and all(each.log.atomic.judged(each.ready) for each in work.values()):
                     self._ledger.check_name(transaction.group, request.producer, transaction.owner)
-                    self._admit(work, may)
+                    self._admit(work)
                     break
                 work = await self._work(holders, work, carried)
         except OncelogError as error:
@@ -205,27 +202,14 @@ class Endings:
         except OncelogError:
             return None  # it is to begin, for its refusal to be known
         self._ledger.check_name(group, request.producer, owner)
-        self._admit(work, may)
+        for at, of in work.items():
+            may(at.namespace, at.topic, of.ready.senders)
+        self._admit(work)
         return await self._commit(begin, request, (), work)
 
-    def _admit(self, work: Mapping[TopicRef, _Work], may: MayAppear) -> None:
-        """Takes in what a commit writes: what is staged lies there already, was counted then, and appears by a row.
-
-        Raises QuotaExceeded, of any of its topics, or DiskFull, or what ``may`` does; then nothing is counted.
-        """
-        for at, of in work.items():
-            may(
-                at.namespace,
-                at.topic,
-                dict.fromkeys(chunk.producer for each in of.ready.staged for chunk in each.chunks.values()),
-            )
-        admissions: list[tuple[Admission, int]] = []
-        for of in work.values():
-            producers = (name for each in of.ready.staged for name in each.group.producers())
-            keys = {key for each in of.ready.staged for key in each.group.keys}
-            admission = Admission(of.log.topic, *of.carries, producers, keys)
-            admissions.append((admission, of.log.atomic.bytes_of(of.ready.staged)))
-        Admission.together(admissions, self._writer)
+    def _admit(self, work: Mapping[TopicRef, _Work]) -> None:
+        """Takes in what a commit writes. Raises QuotaExceeded, of its topics, or DiskFull; then nothing is counted."""
+        Admission.together([of.log.atomic.admission(of.ready) for of in work.values()], self._writer)
 
     async def _overtaken(self, transaction: Transaction, request: CommitRequest) -> AtomicOutcome | None:
         """Answers a commit whose transaction another one has named as a branch meanwhile; None: none has, at this very moment.
@@ -248,7 +232,7 @@ class Endings:
         for name in request.branches:
             number = self._ledger.numbers.get(name)
             branch = None if number is None else self._ledger.find(number)
-            if branch is not None:
+            if branch is not None and not may_touch(branch.owner, by):
                 check_owner(branch.owner, by, what(name))
             if branch is None or branch.group != transaction.group or branch.of not in (None, transaction.id):
                 raise BranchGone(
@@ -259,14 +243,6 @@ class Endings:
                 )
             found.append(branch)
         return found
-
-    def _is_judged(self, holders: dict[TopicRef, list[int]], work: dict[TopicRef, _Work]) -> bool:
-        """Returns whether ``work`` is everything that they have staged, and can be copied at this very moment.
-
-        Raises the refusal.
-        """
-        whole = holders.keys() == work.keys() and all(work[topic].is_all_of(each) for topic, each in holders.items())
-        return whole and all(each.log.atomic.judged(each.ready) for each in work.values())
 
     async def _work(
         self,
@@ -279,10 +255,13 @@ class Endings:
         ``before``: what was found a moment ago. What is ``carried`` is judged here and not sooner: it may be a duplicate.
         """
         work: dict[TopicRef, _Work] = {}
+        looked_at = 0
         for topic, holding in holders.items():
             log = await self._open(topic)
             known = before.get(topic)
-            if known is None or known.log is not log or not known.is_all_of(holding):
+            if known is not None and known.log is log and known.is_all_of(holding):
+                staged = known.staged
+            else:
                 staged = [
                     log.atomic.brought(carried[topic].request) if each == _BROUGHT else await self._staged(log, each)
                     for each in holding
@@ -292,8 +271,12 @@ class Endings:
                     continue  # they ended while that was read: the next look at them says so
                 if missing:
                     raise TopicDamaged(f"what was staged on {topic.namespace}/{topic.topic} is missing; nothing was committed")
-                known = _Work(log, Ready(staged, {}), holding, staged, _chunks(staged))
-            work[topic] = known._replace(ready=await log.atomic.ready(known.ready.staged))
+            chunks = _chunks(staged)  # before it waits: what is staged meanwhile is to be seen
+            work[topic] = _Work(log, await log.atomic.ready(staged), holding, staged, chunks)
+            looked_at += len(holding)
+            if looked_at >= _AT_ONCE:
+                looked_at = 0
+                await asyncio.sleep(0)
         return work
 
     async def _staged(self, log: TopicLog, number: int) -> Staged:
@@ -322,37 +305,32 @@ class Endings:
         work: dict[TopicRef, _Work],
     ) -> AtomicOutcome:
         """Commits right behind the verdict: until the one write of all of it is handed over nothing awaits."""
-        batch, asked = Batch(), fingerprint(request)
+        batch, asked, written = Batch(), fingerprint(request), list[Callable[[], None]]()
         with self._writer.moving():
             transaction = begin(batch)
-            copied = {topic: each.log.atomic.copy(batch, each.ready.staged) for topic, each in work.items()}
-            became = outcome(
-                transaction,
-                "committed",
-                copied,
-                branches=[each.id for each in branches],
-                messages=sum(each.messages for each in copied.values()),
-                producer=request.producer,
-                sequence_id=request.sequence_id,
-                incarnation=request.incarnation,
-                checksum=request.checksum,
-            )
+            copied = {topic: each.log.atomic.copy(batch, each.ready.staged, written) for topic, each in work.items()}
+            messages = sum(each.messages for each in copied.values())
+            said = {"branches": [each.id for each in branches], "messages": messages, **_numbered(request)}
+            ended = cache(lambda: Ended(outcome(transaction, "committed", copied, **said), asked=asked))
             self._ledger.append(batch, Commit(transaction.number, tuple(each.number for each in branches)))
-            self._ledger.end(batch, transaction, Ended(became, asked=asked))
-            for branch in branches:
-                self._ledger.end(batch, branch, Ended(outcome(branch, "committed", of=transaction.id)))
-            self._note_producer(batch, transaction.group, became, request.refuses_gaps)
+            parts = [(branch, partial(_as_branch, branch, transaction.id)) for branch in branches]
+            self._ledger.end(batch, [(transaction, ended), *parts])
+            self._note_producer(batch, transaction, request, copied, messages)
             self._let_go((transaction, *branches), work)
             self._writer.counts.atomic_committed += 1
-            done = self._writer.submit(batch, partial(_all_written, tuple(copied.values())))
+            done = self._writer.submit(batch, partial(_all_written, written))
         await done
-        return became
+        return ended().outcome
 
-    def _note_producer(self, batch: Batch, group: str, became: AtomicOutcome, refuses_gaps: bool) -> None:
-        if became.producer is not None and became.sequence_id is not None:
-            key = group_producer_key(group, became.producer)
-            known = noted(became, became.sequence_id, self._ledger.producers.get((group, became.producer)), refuses_gaps)
-            self._ledger.note(group, became.producer, known)
+    def _note_producer(
+        self, batch: Batch, transaction: Transaction, request: CommitRequest, topics: Iterable[TopicRef], messages: int
+    ) -> None:
+        group, producer = transaction.group, request.producer
+        if producer is not None:
+            key = group_producer_key(group, producer)
+            went = [Written(*each) for each in topics]
+            known = noted(request, transaction, went, messages, self._ledger.producers.get((group, producer)))
+            self._ledger.note(group, producer, known)
             assert known.note is not None
             batch.put(Table.GROUP_PRODUCER, key, encode_record(known.row))
             batch.put(Table.GROUP_NOTE, key, encode_record(known.note))
@@ -403,13 +381,9 @@ class Endings:
             transaction,
             "duplicate",
             concerned,
-            branches=[],
-            producer=request.producer,
-            sequence_id=request.sequence_id,
-            incarnation=request.incarnation,
             original=original.transaction if same else None,
             messages=original.messages if same else None,
-            checksum=original.checksum if same else None,
+            **{**_numbered(request), "checksum": original.checksum if same else None},
         )
         await self._end_without(transaction, Ended(became, asked=fingerprint(request)))
         return became
@@ -432,7 +406,7 @@ class Endings:
         batch = Batch()
         with self._writer.moving():
             self._ledger.append(batch, Abort(transaction.number))
-            self._ledger.end(batch, transaction, ended)
+            self._ledger.end(batch, [(transaction, lambda: ended)])
             self._drop_soon(transaction.number, list(transaction.topics))
             self._writer.counts.atomic_aborted += 1
             done = self._writer.submit(batch)
@@ -478,13 +452,23 @@ def _concerned(transaction: Transaction, brought: Sequence[Brought]) -> dict[Top
     return dict.fromkeys((*transaction.topics, *(each.topic for each in brought)))
 
 
+def _numbered(request: CommitRequest) -> dict[str, object]:
+    """Returns what its outcome repeats of a commit; not the commit, which has its messages."""
+    return {name: getattr(request, name) for name in ("producer", "sequence_id", "incarnation", "checksum")}
+
+
+def _as_branch(transaction: Transaction, of: str) -> Ended:
+    """Returns what became of a branch that another one's commit named."""
+    return Ended(outcome(transaction, "committed", of=of))
+
+
 def _chunks(staged: Iterable[Staged]) -> int:
     return sum(len(each.chunks) for each in staged)
 
 
-def _all_written(copied: Iterable[Copied]) -> None:
-    for each in copied:
-        each.on_written()
+def _all_written(written: Iterable[Callable[[], None]]) -> None:
+    for each in written:
+        each()
 
 
 def again(ended: Ended, request: CommitRequest) -> AtomicOutcome:

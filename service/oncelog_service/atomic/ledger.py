@@ -8,7 +8,7 @@ is read back from disk.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from zlib import crc32
 
 from oncelog.errors import (
@@ -26,7 +26,7 @@ from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.access.grants import Right
 from oncelog_service.access.owners import check_owner
 from oncelog_service.atomic.limits import AtomicLimits
-from oncelog_service.atomic.outcomes import Ended, number_of, put_id, put_outcome, read_ended
+from oncelog_service.atomic.outcomes import Ended, number_of, put_id, put_outcomes, read_ended
 from oncelog_service.atomic.plan import GiveUp, Transaction
 from oncelog_service.atomic.records import RECORDS, Begin, Record, TopicRef
 from oncelog_service.atomic.recovery import META_KEY, Found
@@ -84,8 +84,8 @@ class Ledger:
                 transaction.expires = self.running.now_ms() + transaction.expires - transaction.began
                 self._partition_of[number], self.numbers[transaction.id] = partition, number
                 self.in_progress.add(transaction.owner, 1)
-        self.ended: OrderedDict[str, Ended] = OrderedDict()
-        """The latest ones, by id."""
+        self.ended: OrderedDict[str, Callable[[], Ended]] = OrderedDict()
+        """The latest ones, by id: each is made when somebody asks for it."""
         found.stale.put(Table.JOURNAL_META, META_KEY, encode_record(self._row()))
         self._writer.submit(found.stale)
 
@@ -183,15 +183,16 @@ class Ledger:
             self._writer.submit(batch)  # at once: a trim may write this row anew before anything else is handed over
         return self._last
 
-    def end(self, batch: Batch, transaction: Transaction, ended: Ended) -> None:
-        """Adds the outcome of a transaction to ``batch``, which holds the record that ends it; the plan does not know it
-        any more."""
-        put_outcome(batch, transaction.number, ended)
-        self.ended[transaction.id] = ended
+    def end(self, batch: Batch, ended: Sequence[tuple[Transaction, Callable[[], Ended]]]) -> None:
+        """Adds the outcomes of transactions to ``batch``, which holds the record that ends them; the plan does not know them any
+        more. An outcome is made when somebody asks for it."""
+        put_outcomes(batch, [(transaction.number, each) for transaction, each in ended])
+        for transaction, each in ended:
+            self.ended[transaction.id] = each
+            del self._partition_of[transaction.number], self.numbers[transaction.id]
+            self.in_progress.add(transaction.owner, -1)
         while len(self.ended) > _REMEMBERED:
             self.ended.popitem(last=False)
-        del self._partition_of[transaction.number], self.numbers[transaction.id]
-        self.in_progress.add(transaction.owner, -1)
 
     async def find_ended(self, id: str) -> Ended | None:  # noqa: A002
         """Returns what became of a transaction, once that is on disk; None: it has not ended, or was never begun."""
@@ -200,7 +201,7 @@ class Ledger:
         ended = self.ended.get(id)
         if ended is not None:
             await self._writer.drained()
-            return ended
+            return ended()
         if not id.isascii():
             return None
         shared = self._writer.shared

@@ -6,7 +6,7 @@ A row per transaction under its number, which rises with time, and one per id th
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from hashlib import blake2b
 from typing import NamedTuple
@@ -21,6 +21,8 @@ from oncelog_service.storage.port import Batch, Store, StoreDamaged, Table
 from oncelog_service.storage.records import TopicRow, decode_record
 
 VERSION = 1
+_ABOUT = 500
+"""Bytes of an outcome, where it is not made yet."""
 LEAST_MS = 24 * 3_600_000
 """Every outcome is kept so long, whatever becomes of its topics."""
 
@@ -62,12 +64,19 @@ def put_id(batch: Batch, id: str, number: int) -> None:  # noqa: A002  # the fie
     batch.put(Table.ATOMIC_ID, id.encode("ascii"), number_key(number))
 
 
-def put_outcome(batch: Batch, number: int, ended: Ended) -> None:
-    """Adds an outcome to ``batch``."""
+def put_outcomes(batch: Batch, ended: Sequence[tuple[int, Callable[[], Ended]]]) -> None:
+    """Adds outcomes to ``batch``, by number. They are made when they are written: a commit may have those of 10,000 branches."""
+    size = _ABOUT * len(ended)
+    batch.put_later(
+        Table.ATOMIC_OUTCOME, b"", size, lambda: [(number_key(number), encode_ended(each())) for number, each in ended]
+    )
+
+
+def encode_ended(ended: Ended) -> bytes:
+    """Encodes an outcome."""
     outcome = ended.outcome.model_dump_json(by_alias=True)
     problem, asked = json.dumps(ended.problem, separators=(",", ":")), json.dumps(ended.asked)
-    row = f'{{"version":{VERSION},"outcome":{outcome},"problem":{problem},"asked":{asked}}}'
-    batch.put(Table.ATOMIC_OUTCOME, number_key(number), row.encode())
+    return f'{{"version":{VERSION},"outcome":{outcome},"problem":{problem},"asked":{asked}}}'.encode()
 
 
 def number_of(store: Store, id: str) -> bytes | None:  # noqa: A002  # the field's word

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from oncelog.errors import CommitGone
 from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.requests import CommitRequest
+from oncelog_service.atomic.plan import Transaction
 from oncelog_service.storage.incarnation import Incarnation, raised
 from oncelog_service.storage.records import GroupNoteRow, GroupProducerRow
 
@@ -68,17 +69,18 @@ def written_by(outcome: AtomicOutcome) -> list[Written]:
     return [Written(each.namespace, each.topic, each.generation) for each in outcome.topics]
 
 
-def noted(became: AtomicOutcome, number: int, before: Newest | None, refuses_gaps: bool) -> Newest:
-    """Returns what is kept of a producer whose newest commit ``became`` this; ``before``: what was so far."""
+def noted(request: CommitRequest, became: Transaction, went: list[Written], messages: int, before: Newest | None) -> Newest:
+    """Returns what is kept of a producer whose newest commit ``became`` this, and ``went`` there; ``before``: what was so far."""
+    number = request.sequence_id
+    assert number is not None  # it has a producer
     topics, earlier = (before and before.topics) or [], before.earlier if before else []
-    went = written_by(became)
     if went:  # one without messages says nothing of where those before it went
         known = {each[:2]: each for each in (*earlier, *topics)}
         topics = [_behind(known.pop(each[:2], None), each, number) for each in went]
         earlier = list(known.values())[-MAX_EARLIER:]
     owner = (before and before.row.owner) or became.owner  # who takes a name keeps it, whoever else may commit under it
-    row = GroupProducerRow(number, became.incarnation, became.id, became.messages or 0, became.checksum, owner)
-    gaps = REFUSED if refuses_gaps else ALLOWED
+    row = GroupProducerRow(number, request.incarnation, became.id, messages, request.checksum, owner)
+    gaps = REFUSED if request.refuses_gaps else ALLOWED
     return Newest(row, GroupNoteRow(number, became.id, [list(each) for each in topics], [list(each) for each in earlier], gaps))
 
 

@@ -1,17 +1,20 @@
 """What one write adds to a topic's log: the messages of a request, and of all plain ones that come before the writer takes them.
 
 Each request is judged, stamped, encoded and pushed by itself, at once; from there on those that wait share what does not depend
-on whose messages they are: one batch, one run on disk, one note in memory, one moment in which their callers awake.
+on whose messages they are: one batch, one run on disk, one note in memory, one moment in which their callers awake. A stored
+group is added by the one row with which it appears.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from oncelog_dedup import LastEntry, Run
 from oncelog_service.log.key_index import KeyEntries
 from oncelog_service.storage.port import Batch, Table
-from oncelog_service.storage.rows import message_id_of
+from oncelog_service.storage.records import GroupRow
+from oncelog_service.storage.rows import GroupSummary, message_id_of
 from oncelog_service.storage.runs import Bodies, Laying
 
 
@@ -62,3 +65,20 @@ class Addition:
     def _run(self, last_entries: dict[str, LastEntry]) -> Run:
         first_id, last_id = message_id_of(self.laying.first_id), message_id_of(self.laying.last_id)
         return Run(self._first_offset, len(self.laying), first_id, last_id, tuple(last_entries.items()), self._write_pointer)
+
+
+class Appeared(NamedTuple):
+    """A stored group that appears with the next write."""
+
+    run: Run
+    """For the producers; its first id begins with the id of the row."""
+    keyed: Run | None
+    """For the keys."""
+    upto_bytes: int
+    """Of the row."""
+    at: bytes
+    """Its id."""
+    summary: GroupSummary
+    key: bytes
+    """Of the note that it is published."""
+    row: GroupRow

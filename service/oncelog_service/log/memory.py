@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from oncelog_dedup import Run
-from oncelog_service.log.addition import Addition
+from oncelog_service.log.addition import Addition, Appeared
 from oncelog_service.log.keep.snapshots import Snapshots
 from oncelog_service.log.names.assigned import has_ended
 from oncelog_service.log.open_topic import OpenTopic
@@ -38,12 +38,12 @@ class Memory:
         self._topic.size.grow(laid.upto_bytes)
         self._count(run)
 
-    def group_written(self, run: Run, keyed: Run | None, upto_bytes: int) -> None:
-        """Note that the row which stands for a stored group, and says ``upto_bytes``, is on disk."""
-        self._persist(run, keyed)
-        self._topic.size.grow(upto_bytes)
+    def group_written(self, group: Appeared) -> None:
+        """Note that the row which stands for a stored group is on disk."""
+        self._persist(group.run, group.keyed)
+        self._topic.size.grow(group.upto_bytes)
         self._cache.clear()  # the group's payloads are not in memory, and what is must reach up to the end of the log
-        self._count(run)
+        self._count(group.run)
 
     def _persist(self, run: Run, keyed: Run | None) -> None:
         self._dedup.persist(run)

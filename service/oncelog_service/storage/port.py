@@ -6,7 +6,7 @@ contract test (tests/storage/test_contract.py) runs on all of them.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 from pathlib import Path
@@ -257,6 +257,16 @@ class _Rows(NamedTuple):
         return self.each
 
 
+class _Later(NamedTuple):
+    table: Table
+    prefix: bytes
+    size: int
+    make: Callable[[], Iterable[tuple[bytes, bytes]]]
+
+    def rows(self) -> Iterable[tuple[bytes, bytes]]:
+        return self.make()
+
+
 class Batch:
     """Changes that become durable together or not at all. Collects; touches nothing."""
 
@@ -289,6 +299,11 @@ class Batch:
     def put_laid(self, laid: Laid) -> None:
         """Sets rows that are new, as a rule, and are made when they are written: messages."""
         self.laid.append(laid)
+
+    def put_later(self, table: Table, prefix: bytes, size: int, make: Callable[[], Iterable[tuple[bytes, bytes]]]) -> None:
+        """Sets rows as :meth:`put_rows` does, of about so many bytes. ``make`` is called by the write, and by another one of the
+        same batch; it returns the same each time, and raises nothing."""
+        self.laid.append(_Later(table, prefix, size, make))
 
     def put_rows(self, table: Table, prefix: bytes, rows: Sequence[tuple[bytes, bytes]]) -> None:
         """Sets many rows that are new, as a rule; ``rows``: how the key ends behind ``prefix``, and the value."""

@@ -133,6 +133,13 @@ class ChunkRow:
     key_indexes: dict[str, int] = field(default_factory=dict)
     """Of those keys that the transaction itself had staged before: the index of the newest message."""
 
+    @property
+    def conditional(self) -> bool:
+        """Whether its messages expect anything."""
+        return (
+            self.expected_offset is not None or self.expected_last_message_id is not None or self.expected_key_offsets is not None
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class JournalMetaRow:

@@ -12,7 +12,7 @@ From :meth:`AtomicOnTopic.judged` to the last :meth:`AtomicOnTopic.copy` of a co
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +23,8 @@ from oncelog.errors import ChunkReused, InvalidRequest, SequenceReused, TopicDam
 from oncelog.wire.media import TRACEPARENT, TRACESTATE
 from oncelog.wire.requests import PublishRequest
 from oncelog_dedup import LastEntry
+from oncelog_service.log.addition import Appeared
+from oncelog_service.log.admission import Admission
 from oncelog_service.log.append.expectations import Expectations, topic_name
 from oncelog_service.log.append.judge import Judge, sequence_gap
 from oncelog_service.log.append.log_end import LogEnd
@@ -37,7 +39,7 @@ from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.scan import payload_runs, read_back
 from oncelog_service.reading import read
 from oncelog_service.storage.fields import Columns, decode_fields
-from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, FIRST_ROW_ID, ROW_ID_SIZE, chunk_key, pointer_key
+from oncelog_service.storage.keys import AFTER_ANY, FIRST_PAYLOAD_ID, FIRST_ROW_ID, chunk_key, pointer_key
 from oncelog_service.storage.payload_rows import Payload, decode_payloads, encode_payloads, tails_of
 from oncelog_service.storage.port import Batch, Store, Table
 from oncelog_service.storage.records import ChunkRow, decode_record, encode_record
@@ -69,11 +71,22 @@ class Staged:
 
 
 class Ready(NamedTuple):
-    """The messages of a commit for one topic, in order, without those that the topic has already."""
+    """The messages of a commit for one topic, in order, without those that the topic has already; and what the step that judges
+    and copies them must know of them, so that it looks at no branch that only has to be copied."""
 
     staged: Sequence[Staged]
-    cleared: dict[str, frozenset[int]]
+    first_ids: Mapping[str, int]
+    """Producer → the lowest sequence id of what is to be copied."""
+    cleared: Mapping[str, frozenset[int]]
     """Producer → its unsettled transactions that do not forbid it to publish."""
+    senders: Collection[str | None]
+    """All producers, those that number nothing too; None among them: messages of no producer."""
+    carried: tuple[int, int]
+    """How many messages are written with the commit, and of how many bytes."""
+    keys: Collection[str]
+    """Names of the messages' keys, where the topic checks expectations."""
+    judged: Sequence[tuple[int, Staged, Sequence[ChunkRow]]]
+    """Those that have keys, or chunks to be judged in the last moment: where each begins within the commit, and these chunks."""
 
 
 class Copied(NamedTuple):
@@ -82,7 +95,6 @@ class Copied(NamedTuple):
     messages: int
     first_offset: int | None
     first_id: bytes | None
-    on_written: Callable[[], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -214,10 +226,10 @@ class AtomicOnTopic:
         self._check_gaps(staged)
         while True:
             self._topic.check_open()
-            cleared: dict[str, frozenset[int]] = {}
+            ready, cleared = _looked_at(staged), dict[str, frozenset[int]]()
             persisted: list[str] = []
             in_flight = False
-            for producer, first in _first_ids(staged).items() if self._topic.rules.deduplicates else ():
+            for producer, first in ready.first_ids.items() if self._topic.rules.deduplicates else ():
                 cleared[producer] = await self._judge.cleared(producer, first)
                 verdict = self._topic.dedup.judge(producer, [first])
                 in_flight = in_flight or self._topic.dedup.in_flight(producer)
@@ -226,7 +238,7 @@ class AtomicOnTopic:
             if in_flight:
                 await self._topic.writer.drained()
             elif not persisted:
-                return Ready([each for each in staged if each.group.messages], cleared)
+                return ready._replace(cleared=cleared)
             else:
                 staged = await self._without(staged, persisted)
 
@@ -252,29 +264,29 @@ class AtomicOnTopic:
                 what is being written; wait for that before it is answered.
         """
         self._topic.check_open()
-        for producer, first in _first_ids(ready.staged).items():
-            if self._topic.rules.deduplicates and not self._is_new(producer, first, ready.cleared.get(producer, frozenset())):
+        for producer, first in ready.first_ids.items() if self._topic.rules.deduplicates else ():
+            if not self._is_new(producer, first, ready.cleared.get(producer, frozenset())):
                 return False
-        index = 0
         earlier: dict[str, int] = {}
-        for staged in ready.staged:
-            for chunk in staged.chunks.values():
+        for index, staged, chunks in ready.judged:
+            for chunk in chunks:
                 self._check_chunk(chunk, index, earlier)
             earlier.update({name: index + at for name, (_, at) in staged.group.keys.items()})
-            index += staged.group.messages
         return True
 
     def judged_at_once(self, staged: Staged) -> Ready | None:
         """Returns what a commit brings, if it can be copied at this very moment and nothing is to be left out; None: it is to be
         waited for. Raises as :meth:`judged`."""
-        ready = Ready([staged], {})
-        if self._topic.rules.deduplicates and any(map(self._topic.dedup.in_flight, _first_ids(ready.staged))):
+        ready = _looked_at([staged])
+        if self._topic.rules.deduplicates and any(map(self._topic.dedup.in_flight, ready.first_ids)):
             return None
         return ready if self.judged(ready) else None
 
     def _is_new(self, producer: str, first: int, cleared: frozenset[int]) -> bool:
         pushed = self._topic.dedup.last_pushed(producer)
-        if (pushed is not None and pushed.sequence_id >= first) or not self._topic.transactions_of(producer) <= cleared:
+        if pushed is not None and pushed.sequence_id >= first:
+            return False
+        if self._topic.any_transactions and not self._topic.transactions_of(producer) <= cleared:
             return False
         gap = self._producers.gap(producer, [first])
         if gap is not None:
@@ -287,10 +299,10 @@ class AtomicOnTopic:
             refusal = self._producers.refusal(chunk.producer, chunk.epoch)
             if refusal is not None:
                 raise refusal
-        request = _request_of(chunk)
-        if not request.conditional:
+        if not chunk.conditional:
             return
         self._expectations.check_on()
+        request = _request_of(chunk)
         index += chunk.first_index
         if index and request.expected_last_message_id is not None:
             raise InvalidRequest(
@@ -340,14 +352,15 @@ class AtomicOnTopic:
 
     # --- copy
 
-    def copy(self, batch: Batch, staged: Iterable[Staged]) -> Copied:
-        """Adds to ``batch`` what copies these into the log, in this order, one behind the other.
+    def copy(self, batch: Batch, staged: Iterable[Staged], written: list[Callable[[], None]]) -> Copied:
+        """Adds to ``batch`` what copies these into the log, in this order, one behind the other; to ``written`` what is to be
+        called, in order, once they are on disk.
 
         Memory moves, so nothing raises here: the caller has asked :meth:`check_open` or :meth:`judged` in this very step.
         """
         self._topic.writer.fence(batch)
         total, first_offset, first_id = 0, None, None
-        written: list[Callable[[], None]] = []
+        groups = list[Appeared]()
         for each in staged:
             group = each.group
             if each.brought is not None:
@@ -359,20 +372,27 @@ class AtomicOnTopic:
                 begin = run.first_id
             else:
                 assert group.row is None  # what is copied is let go of in the same step
-                run, keyed, upto_bytes = self._end.put_group(batch, group)
+                appeared = self._end.appear(group)
+                groups.append(appeared)
                 for chunk in each.chunks:
                     batch.delete(Table.CHUNK, chunk_key(self._topic.prefix, each.number, chunk))
-                written.append(partial(self._memory.group_written, run, keyed, upto_bytes))
-                begin = run.first_id[:ROW_ID_SIZE] + (group.first_payload_id or FIRST_PAYLOAD_ID)
+                written.append(partial(self._memory.group_written, appeared))
+                run, begin = appeared.run, appeared.at + (group.first_payload_id or FIRST_PAYLOAD_ID)
             total += run.count
             if first_id is None:
                 first_id, first_offset = begin, run.first_offset
-        return Copied(total, first_offset, first_id, lambda: _call_all(written))
+        if groups:
+            self._end.put_appeared(batch, groups)
+        return Copied(total, first_offset, first_id)
 
-    def bytes_of(self, staged: Iterable[Staged]) -> int:
-        """Bytes that what a commit has for the topic takes in the log, if it is copied now; 0 where none are too many."""
-        if self._topic.rules.max_bytes is None:
-            return 0
+    def admission(self, ready: Ready) -> tuple[Admission, int]:
+        """Says what :meth:`Admission.together` is to take in for this to be copied. What is staged lies there already, was
+        counted then, and appears by a row."""
+        more = 0 if self._topic.rules.max_bytes is None else self._bytes_of(ready.staged)
+        return Admission(self._topic, *ready.carried, ready.first_ids, ready.keys), more
+
+    def _bytes_of(self, staged: Iterable[Staged]) -> int:
+        """Bytes that what a commit has for the topic takes in the log, if it is copied now."""
         total, offset = 0, self._topic.stamps.upcoming_offset
         for each in staged:
             if each.brought is None:
@@ -471,10 +491,11 @@ def _joined(requests: Sequence[PublishRequest]) -> PublishRequest:
     )
 
 
-def _first_ids(staged: Iterable[Staged]) -> dict[str, int]:
-    """Returns producer → the lowest sequence id of what is to be copied. Raises InvalidRequest if they do not rise throughout."""
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
+def _looked_at(staged: Sequence[Staged]) -> Ready:
+    """Looks at each of these once. Raises InvalidRequest if the sequence ids of a producer do not rise throughout."""
+    first, last = dict[str, int](), dict[str, int]()
+    senders, epochs = dict[str | None, None](), set[tuple[str | None, int | None]]()
+    keys, judged, index = set[str](), list[tuple[int, Staged, Sequence[ChunkRow]]](), 0
     for each in staged:
         for producer, last_entry in each.group.dedup.fold.items():
             begin = each.group.first_sequence_id(producer)
@@ -482,7 +503,20 @@ def _first_ids(staged: Iterable[Staged]) -> dict[str, int]:
                 raise _not_rising(producer, last[producer], begin)
             first.setdefault(producer, begin)
             last[producer] = last_entry.sequence_id
-    return first
+        chunks = []
+        for chunk in each.chunks.values():
+            epoch = chunk.producer, chunk.epoch
+            if chunk.conditional or (chunk.producer is not None and epoch not in epochs):
+                chunks.append(chunk)  # who is fenced is, whichever of its chunks is looked at
+            epochs.add(epoch)
+            senders[chunk.producer] = None
+        if chunks or each.group.keys:
+            judged.append((index, each, chunks))
+            keys.update(each.group.keys)
+        index += each.group.messages
+    held = [(each, each.brought) for each in staged if each.brought is not None]
+    messages, size = sum(len(brought.payloads) - each.known for each, brought in held), sum(brought.size for _, brought in held)
+    return Ready(staged, first, {}, senders, (messages, size), keys, judged)
 
 
 def _not_rising(producer: str, last: int, received: int) -> InvalidRequest:
@@ -522,8 +556,3 @@ def _column(values: Sequence[object] | None) -> list[object] | None:
 
 def _name_of(key: str) -> str:
     return key_name(key.encode("latin-1"))
-
-
-def _call_all(calls: Sequence[Callable[[], None]]) -> None:
-    for call in calls:
-        call()

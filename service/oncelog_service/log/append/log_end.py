@@ -7,11 +7,11 @@ themselves place messages; a stored group appears by one row that stands for all
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from oncelog_dedup import LastEntry, Run
-from oncelog_service.log.addition import Addition
+from oncelog_service.log.addition import Addition, Appeared
 from oncelog_service.log.groups.stored import StoredGroup, last_entries_of
 from oncelog_service.log.key_index import KeyEntries, group_key_entries, key_entries, key_name
 from oncelog_service.log.numbers import Numbers, Taken
@@ -22,6 +22,9 @@ from oncelog_service.storage.port import Batch, Table
 from oncelog_service.storage.records import GroupRow, encode_record
 from oncelog_service.storage.rows import chain_of, encode_group, encode_messages, message_id_of
 from oncelog_service.storage.runs import Bodies
+
+_ABOUT = 150
+"""Bytes of a row that stands for a group, with a producer or two."""
 
 
 class Placed(NamedTuple):
@@ -84,12 +87,8 @@ class LogEnd:
         size.handed_over = addition.laying.upto_bytes
         return addition
 
-    def put_group(self, batch: Batch, group: StoredGroup, producer: str | None = None) -> tuple[Run, Run | None, int]:
-        """Add to ``batch`` the row by which a stored group appears, and the note that it is published, by ``producer``.
-
-        Returns the run for the producers, whose first id begins with the id of the row, the one for the keys, and the row's
-        ``upto_bytes``.
-        """
+    def appear(self, group: StoredGroup, producer: str | None = None) -> Appeared:
+        """Have a stored group appear, published by ``producer``. Memory moves; :meth:`put_appeared` adds that to a batch."""
         summary = group.summary(self._dedup)
         pointer = group.pointer if summary.branch is None else None
         at, offset = self._stamps.take_row(summary.messages, self._clock.now_ms())
@@ -99,11 +98,21 @@ class LogEnd:
         if pointer is not None:
             self._size.undecided(at, offset, self._size.handed_over)
         upto = self._size.handed_over = self._size.handed_over + group.bytes
-        row = encode_group(self._prefix, at, offset, pointer, summary, upto)
-        batch.put_rows(Table.MESSAGE, self._prefix, [(at, row.data)])
-        batch.put(Table.GROUP, group.key, encode_record(group.row))
         for name, last_entry in last_entries:
             self._dedup.push(name, last_entry)
-        if self._keys is None:
-            return run, None, upto
-        return run, self._keys.push(run._replace(last_entries=group_key_entries(group.keys, at, offset))), upto
+        keyed = None
+        if self._keys is not None:
+            keyed = self._keys.push(run._replace(last_entries=group_key_entries(group.keys, at, offset)))
+        return Appeared(run, keyed, upto, at, summary, group.key, group.row)
+
+    def put_appeared(self, batch: Batch, groups: Sequence[Appeared]) -> None:
+        """Add to ``batch`` the rows by which stored groups appear, and the notes that they are published. They are encoded by the
+        write: a commit may bring 10,000."""
+        prefix, size = self._prefix, _ABOUT * len(groups)
+
+        def rows() -> Iterable[tuple[bytes, bytes]]:
+            for run, _, upto, at, summary, *_ in groups:
+                yield at, encode_group(prefix, at, run.first_offset, run.write_pointer, summary, upto).data
+
+        batch.put_later(Table.MESSAGE, prefix, size, rows)
+        batch.put_later(Table.GROUP, b"", size, lambda: [(each.key, encode_record(each.row)) for each in groups])

@@ -22,7 +22,7 @@ from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.scan import row_at
 from oncelog_service.reading import read
 from oncelog_service.storage.fields import Columns
-from oncelog_service.storage.keys import FIRST_PAYLOAD_ID, ROW_ID_SIZE
+from oncelog_service.storage.keys import FIRST_PAYLOAD_ID
 from oncelog_service.storage.payload_rows import encode_payloads
 from oncelog_service.storage.port import Batch, Table
 from oncelog_service.storage.records import GroupRow, encode_record
@@ -136,10 +136,11 @@ class Transactional:
         batch = Batch()
         with Admission(self._topic, 0, 0, group.producers(), group.keys) as admission:
             admission.take(group.bytes)
-            run, keyed, upto_bytes = self._end.put_group(batch, group, request.producer)
-            done = self._topic.writer.submit(batch, partial(self._memory.group_written, run, keyed, upto_bytes))
+            appeared = self._end.appear(group, request.producer)
+            self._end.put_appeared(batch, [appeared])
+            done = self._topic.writer.submit(batch, partial(self._memory.group_written, appeared))
         await done
-        at = run.first_id[:ROW_ID_SIZE]
+        run, at = appeared.run, appeared.at
         return response(_group_receipt(STORED, group, at, run.count, run.first_offset), [at], group.pointer)
 
     async def _published_already(self, group: StoredGroup, row: GroupRow, producer: str | None) -> PublishResponse:

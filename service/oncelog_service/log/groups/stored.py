@@ -47,6 +47,7 @@ class StoredGroup:
         self.numbers = Numbers()
         """The sequence ids, pushed or stored, of messages without a producer."""
         self.first_payload_id: bytes | None = None
+        self._last_payload_id = FIRST_PAYLOAD_ID
         self.keys: dict[str, tuple[bytes, int]] = {}
         """Of a topic that checks expectations: name of a key → payload id and index of its newest message, pushed or stored."""
         self._keyed = keyed
@@ -123,6 +124,7 @@ class StoredGroup:
     def _add(self, first_id: bytes, last_id: bytes, count: int, last_entry: tuple[str, LastEntry] | None) -> None:
         if self.first_payload_id is None:
             self.first_payload_id = first_id
+        self._last_payload_id = last_id
         last_entries = () if last_entry is None else (last_entry,)
         self.dedup.persist(Run(self.messages, count, _message_id(first_id), _message_id(last_id), last_entries))
 
@@ -136,17 +138,15 @@ class StoredGroup:
 
     def summary(self, topic: Deduplicator) -> GroupSummary:
         """What the group's row says about it; ``topic`` knows where each producer's message before it lies."""
-        parts = []
-        for name, last_entry in self.dedup.fold.items():
-            before = topic.last_pushed(name)
+        parts, fold = [], self.dedup.fold
+        for name, first_sequence_id in self._first_ids.items():
+            last_entry, before = fold.get(name), topic.last_pushed(name)
+            assert last_entry is not None  # nothing of the group is being written
             previous = FIRST_ROW_ID if before is None else before.message_id[: len(FIRST_ROW_ID)]
             payload_id = last_entry.message_id[len(FIRST_ROW_ID) :]
-            parts.append(
-                GroupProducer(name, self._first_ids[name], last_entry.sequence_id, payload_id, last_entry.offset, previous)
-            )
-        last_id = self.dedup.fold.position.last_message_id
+            parts.append(GroupProducer(name, first_sequence_id, last_entry.sequence_id, payload_id, last_entry.offset, previous))
         branch = -self.pointer if self.pointer < 0 else None
-        return GroupSummary(self.messages, last_id[len(FIRST_ROW_ID) :] if last_id else FIRST_PAYLOAD_ID, tuple(parts), branch)
+        return GroupSummary(fold.upcoming_offset, self._last_payload_id, tuple(parts), branch)
 
     def check_open(self) -> None:
         """Raises StoredGroupPublished once nothing can be added any more."""
