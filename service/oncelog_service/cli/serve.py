@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import errno
+import gc
 import inspect
 import json
 import logging
@@ -101,7 +102,12 @@ def _run_until_stopped(given: Mapping[str, Any], kind: type[Settings], as_json: 
     # Until the server listens to signals itself, and again after it, SIGTERM is what Ctrl-C is: the store gets closed.
     signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell begins in the background ignores it
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # never to who ignores it
-    detail = _served(settings, given, lambda url: _announce(url, settings, as_json))
+
+    def on_ready(url: str) -> None:
+        _leave_alone_what_is_loaded()
+        _announce(url, settings, as_json)
+
+    detail = _served(settings, given, on_ready)
     if detail is not None:
         Output(as_json).failure({"title": "Cannot serve", "code": "cannot_serve", "detail": detail}, f"error: {detail}")
         raise typer.Exit(ERROR)
@@ -171,6 +177,16 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
         asyncio.run(main)
     else:
         uvloop.run(main)
+
+
+def _leave_alone_what_is_loaded() -> None:
+    """Has the garbage collector not look at it again.
+
+    Those are 75,000 objects that live as long as the process; with them a full collection takes 30 to 90 ms, in which nobody is
+    served.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _announce(url: str, settings: Settings, as_json: bool) -> None:

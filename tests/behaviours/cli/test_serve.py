@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import signal
 import socket
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,25 @@ def test_a_signal_stops_it_cleanly_and_what_was_stored_is_known_to_the_next_one(
         topic = Topic(again.url)
         assert told(topic.send("p", 0, 1, 2)) == "dds", "deduplication goes on where it was"
         assert topic.payloads() == ["m0", "m1", "m2"]
+
+
+@pytest.mark.real
+def test_what_is_loaded_when_it_is_ready_is_looked_at_by_no_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That was 75,000 objects, and nobody was served for as long as it took."""
+    looked_at = len(gc.get_objects())
+
+    async def is_ready(_: object, on_ready: Callable[[str], None], given: object) -> None:
+        nonlocal looked_at
+        on_ready("http://127.0.0.1:1")
+        looked_at = len(gc.get_objects())
+
+    monkeypatch.setattr("oncelog_service.app.serve", is_ready)
+    before = looked_at
+    try:
+        assert run("serve", "--port", "0", "--store", "memory://").exit_code == 0
+    finally:
+        gc.unfreeze()
+    assert looked_at < before / 10
 
 
 @pytest.mark.real
