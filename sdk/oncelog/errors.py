@@ -295,13 +295,13 @@ class UnknownWritePointer(OncelogError, status=409):
 
 class TransactionConflict(OncelogError, status=409):
     __doc__ = (
-        "Another transaction that committed meanwhile changed the same, or an operator has rolled back a part of this one; "
-        "roll back and try the whole transaction again."
+        "Another transaction that committed meanwhile changed the same, or this one is too old for anybody to know, or an "
+        "operator has rolled back a part of it; roll back and try the whole transaction again."
     )
 
     write_pointer: int
     conflicts_with: int
-    """The other transaction."""
+    """The other transaction, where there is one."""
 
 
 class TransactionalMismatch(OncelogError, status=409):

@@ -178,7 +178,8 @@ class Settings(HasOrigins):
     """So long after it can have lived an invalid transaction leaves the list by itself, once its topics have rolled it back; 0:
     when it is pruned. By default a day, and 0 where CDAP's clients are served: what they keep elsewhere is hidden by the list."""
     max_change_set_bytes_per_principal: int = Field(default=32 * 2**20, ge=16 * 2**20)
-    """Memory for keys that one principal's transactions have changed, kept while an older short transaction is in progress."""
+    """Memory for keys that one principal's transactions have changed, kept while an older short transaction is in progress.
+    Beyond it the oldest are dropped."""
     max_change_set_bytes: int = Field(default=128 * 2**20, ge=16 * 2**20)
     """… and those of all."""
     max_topics_per_namespace: int | None = Field(default=None, ge=1)

@@ -38,7 +38,8 @@ HELD: dict[str, str] = {
         Groups._open StoredGroup._first_ids StoredGroup.keys AtomicOnTopic._staged Staged.chunks ChunkRow.key_indexes""",
     "transactions": """
         TransactionsState.open TransactionsState.ended TransactionsState.late TransactionsState.roots TransactionsState.pointers
-        TransactionsState.waiting TransactionsState._hidden TransactionsState._shorts TransactionsState._checked
+        TransactionsState.waiting TransactionsState._hidden TransactionsState._shorts TransactionsState.judged
+        TransactionsState.unjudged
         TransactionManager._openings Lifetimes._open Lifetimes._began Held._of SettlementTask._later""",
     "keys that transactions have changed": """
         TransactionsState.committed TransactionsState._committers TransactionsState._newest TransactionsState._reserved""",

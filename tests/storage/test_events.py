@@ -21,6 +21,7 @@ from oncelog_service.transactions.edits import (
     EDITS,
     Aborted,
     Acknowledged,
+    ChangesDropped,
     Checkpointed,
     Committed,
     Edit,
@@ -45,6 +46,7 @@ EVENTS: dict[str, tuple[EventLog[Any], tuple[Any, ...]]] = {
     "pruned": (EDITS, Pruned((N, N + 7))),
     "enlisted": (EDITS, Enlisted(N + 1, "here:default/orders/1")),
     "acknowledged": (EDITS, Acknowledged(N + 1, "here:default/bestellungen-ü/1")),
+    "changes dropped": (EDITS, ChangesDropped(N + 1)),
     "begin": (RECORDS, Begin(N, "order=41", "orders", MS, MS + 60_000, None)),
     "begin of a branch": (RECORDS, Begin(N + 1, "order=41:1", "orders", MS + 1, MS + 60_001, "order=41", "cert:lädt")),
     "enlist": (RECORDS, Enlist(N, TopicRef("default", "orders", 1))),
@@ -96,7 +98,7 @@ def test_every_kind_is_golden() -> None:
     "data",
     [
         "02" + GOLDEN["aborted"][2:],
-        "010a" + GOLDEN["aborted"][4:],
+        "010b" + GOLDEN["aborted"][4:],
         "0100",
         GOLDEN["started"][:20] + "03" + GOLDEN["started"][22:],
         GOLDEN["enlisted"][:-2] + "ff",
@@ -148,10 +150,10 @@ def test_an_event_that_is_missing_is_damage(at: tuple[int, ...]) -> None:
 
 def test_an_event_that_cannot_be_read_or_cannot_follow_is_damage() -> None:
     store, batch = store_with(1, 2), Batch()
-    batch.put(Table.TRANSACTION_EDIT, edit_key(3), b"\x01\x0a")
+    batch.put(Table.TRANSACTION_EDIT, edit_key(3), b"\x01\x0b")
     store.write([batch])
     found: list[Any] = []
-    with pytest.raises(StoreDamaged, match="edit 3 cannot be read: version 1 and kind 10"):
+    with pytest.raises(StoreDamaged, match="edit 3 cannot be read: version 1 and kind 11"):
         EDITS.replay(store, edit_key, 1, found.append)
     assert len(found) == 2
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import combinations
 from random import Random
 from typing import Any
 
@@ -27,7 +28,7 @@ from oncelog_service.transactions import state as state_module
 from oncelog_service.transactions.decisions import Edits
 from oncelog_service.transactions.edits import EDITS
 from oncelog_service.transactions.snapshot import decode_snapshot, encode_snapshot
-from oncelog_service.transactions.state import Move, TransactionsState, weight
+from oncelog_service.transactions.state import Move, Phase, TransactionsState, weight
 
 SHORT, LONG = TransactionType.SHORT, TransactionType.LONG
 LIFETIME_MS = 1_000
@@ -54,11 +55,16 @@ class Known:
     state: str = "in_progress"
     ended: int = -1
     pruned: bool = False
+    unjudged: bool = False
     unacknowledged: list[tuple[int, str]] = field(default_factory=list)
 
     @property
     def open(self) -> bool:
         return self.state == "in_progress"
+
+    @property
+    def judged(self) -> bool:
+        return self.open and self.kind is SHORT and self.resource is None and not self.unjudged
 
     @property
     def hidden(self) -> bool:
@@ -95,6 +101,8 @@ class Transactions:
         if known.kind is LONG:
             return False
         others = [other for other in self.all if other is not known and other.kind is SHORT and other.changes & changes]
+        if changes and known.unjudged:
+            return True
         late = any(other.state == "committed" and other.ended > known.began for other in others)
         return late or any(other.open and other.resource is not None for other in others)
 
@@ -244,6 +252,27 @@ class Transactions:
         for known in pruned:
             known.pruned = True
 
+    def drop_changes(self, owner: str | None, of_owner: int, of_all: int, index: int | None) -> None:
+        """The oldest sets that anybody needs, unless a transaction from this one on does."""
+        judged = [known for known in self.all if known.judged]
+        kept = [known for known in self.all if known.state == "committed" and known.changes]
+        kept = [known for known in kept if any(other.began < known.ended for other in judged)]
+        until: int | None = None
+        asked = (owner, of_owner, of_all)
+        for known in sorted(kept, key=lambda known: known.ended):
+            size = weight(known.changes)
+            of_owner, of_all = of_owner - size * (known.owner == owner), of_all - size
+            if of_owner <= 0 and of_all <= 0:
+                until = known.ended
+                break
+        first = None if index is None else self.some(index)
+        if until is not None and first is not None and first.began < until:
+            until = None
+        judged_from = NO_SHORT if first is None else first.pointers[0]
+        assert self.run(None, decisions.drop_changes, *asked, judged_from) == (until is not None)
+        for known in judged:
+            known.unjudged = until is not None and known.began < until
+
     def time_passes(self, ms: int) -> None:
         self.now_ms = max(self.now_ms + ms, 0)
 
@@ -282,7 +311,7 @@ class Transactions:
     def what_each_owner_holds_is_counted(self) -> None:
         owners = {known.pointers[0]: known.owner for known in self.all}
         kept = [(owners[each.pointer], weight(each.changes)) for each in self.state.committed]
-        kept += [(known.owner, weight(known.changes)) for known in self.all if known.open]
+        handed_in = [(known.owner, weight(known.changes)) for known in self.all if known.open]
         held = (
             (self.state.in_progress, [(known.owner, len(known.pointers)) for known in self.all if known.open]),
             (
@@ -291,18 +320,29 @@ class Transactions:
             ),
             (self.state.enlisted, [(known.owner, len(known.unacknowledged)) for known in self.all if known.open]),
             (self.state.changed, kept),
+            (self.state.handed_in, handed_in),
         )
         for counted, each in held:
             assert counted.total == sum(amount for _, amount in each)
             for name in ("ada", "bob"):
                 assert counted.of(name) == sum(amount for owner, amount in each if owner == name)
         assert self.shadow.changed.total == self.state.changed.total
-        for mine, read in ((self.state.in_progress, self.shadow.in_progress), (self.state.invalid, self.shadow.invalid)):
+        for mine, read in (
+            (self.state.in_progress, self.shadow.in_progress),
+            (self.state.invalid, self.shadow.invalid),
+            (self.state.handed_in, self.shadow.handed_in),
+        ):
             assert (mine.total, mine.of("ada"), mine.of("bob")) == (read.total, read.of("ada"), read.of("bob"))
 
     def change_sets_are_kept_only_while_somebody_may_conflict_with_them(self) -> None:
-        if not any(known.open and known.kind is SHORT and known.resource is None for known in self.all):
+        if not any(known.judged for known in self.all):
             assert not self.state.committed
+
+    def no_two_that_overlap_have_changed_the_same(self) -> None:
+        committed = [known for known in self.all if known.state == "committed" and known.kind is SHORT]
+        for one, other in combinations(committed, 2):
+            if one.began < other.ended and other.began < one.ended:
+                assert not one.changes & other.changes
 
 
 def one_step(machine: Transactions, random: Random, starts: int) -> None:
@@ -314,8 +354,8 @@ def one_step(machine: Transactions, random: Random, starts: int) -> None:
         lambda: machine.start(
             random.choice([SHORT, SHORT, LONG]), random.choice([20, LIFETIME_MS]), random.choice([None, "ada", "bob"])
         ): starts,
-        lambda: machine.can_commit(index, changes, random.choice([None, None, "db"])): 4,
-        lambda: machine.commit(index, changes): 4,
+        lambda: machine.can_commit(index, changes, random.choice([None, None, None, None, "db"])): 4,
+        lambda: machine.commit(index, changes): 6,
         lambda: machine.abort(index): 1,
         lambda: machine.abort_unless_prepared(index): 1,
         lambda: machine.invalidate(index): 1,
@@ -325,6 +365,9 @@ def one_step(machine: Transactions, random: Random, starts: int) -> None:
         lambda: machine.prune(random.random() < 0.5, {index, index // 2}, random.randint(0, 30)): 1,
         lambda: machine.time_passes(random.choice([-50, 0, 1, 5, 20])): 3,
         lambda: machine.time_out({index}): 1,
+        lambda: machine.drop_changes(
+            random.choice([None, "ada"]), random.choice([0, 0, 500]), random.choice([1, 600]), random.choice([None, None, index])
+        ): 3,
         machine.the_shadow_begins_anew_from_a_snapshot: 1,
     }
     (move,) = random.choices(list(moves), weights=list(moves.values()))
@@ -338,13 +381,14 @@ def test_a_life_at_random_is_what_the_model_says(seed: int) -> None:
     random = Random(seed)
     machine = Transactions(random.choice([1_000, 1_790_000_000_000]))
     for _ in range(200):
-        one_step(machine, random, starts=(1, 2, 6)[seed % 3])
+        one_step(machine, random, starts=(1, 3, 6, 15)[seed % 4])
         machine.replaying_the_edits_gives_the_same_state()
         machine.the_invalid_list_is_what_is_invalid_or_aborted_and_not_acknowledged()
         machine.only_what_somebody_must_deal_with_is_kept()
         machine.everything_keeps_its_owner()
         machine.what_each_owner_holds_is_counted()
         machine.change_sets_are_kept_only_while_somebody_may_conflict_with_them()
+    machine.no_two_that_overlap_have_changed_the_same()
 
 
 class Life:
@@ -425,3 +469,33 @@ def test_what_becomes_free_with_a_slow_transaction_is_dropped_some_at_a_time(mon
     for _ in range(9):
         life.do(decisions.abort, life.start())
     assert not life.state.committed
+
+
+def test_an_invalid_one_that_is_aborted_is_hidden_until_its_topics_have_rolled_back() -> None:
+    life = Life()
+    begun = life.start()
+    life.do(decisions.enlist, begun, "here:default/orders/1")
+    life.do(decisions.invalidate, begun)
+    life.do(decisions.abort, begun)
+    assert (life.state.phase(begun), life.state.invalids, life.state.invalid.total) == (Phase.ABORTED, (begun,), 0)
+    life.do(decisions.acknowledge, begun, "here:default/orders/1")
+    assert (life.state.phase(begun), life.state.invalids) == (Phase.UNKNOWN, ())
+
+
+def test_no_more_is_dropped_than_must_be_and_nothing_that_somebody_needs_who_is_not_old() -> None:
+    life = Life()
+    elder, key = life.start(), [frozenset({b"%d" % number}) for number in range(4)]
+    for each in key[:2]:
+        life.do(decisions.commit, life.start(), each)
+    younger = life.start()
+    for each in key[2:]:
+        life.do(decisions.commit, life.start(), each)
+    one = weight(key[0])
+    for enough, judged_from in ((5 * one, NO_SHORT), (2 * one, elder), (3 * one, younger)):
+        assert decisions.drop_changes(life.state, None, 0, enough, judged_from) == ()
+    assert decisions.drop_changes(life.state, "ada", one, 0, NO_SHORT) == ()
+    life.do(decisions.drop_changes, None, 0, one + 1, younger)
+    assert (list(life.state.unjudged), list(life.state.judged), len(life.state.committed)) == ([elder], [younger], 2)
+    life.do(decisions.commit, elder)
+    with pytest.raises(TransactionConflict):
+        life.do(decisions.commit, younger, key[2])

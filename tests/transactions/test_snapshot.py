@@ -13,6 +13,7 @@ from oncelog_service.storage.port import StoreDamaged
 from oncelog_service.transactions.edits import (
     Aborted,
     Acknowledged,
+    ChangesDropped,
     Checkpointed,
     Committed,
     Edit,
@@ -56,6 +57,14 @@ LIFE: list[Edit] = [
     *(Invalidated(P + 9 + at) for at in range(4)),  # those of one owner are no run of pointers
 ]
 
+DROPPED: list[Edit] = [
+    *LIFE,
+    *(Started(P + 13 + at, SHORT, 30_000) for at in range(3)),
+    Committed(P + 15, frozenset({b"e"})),
+    ChangesDropped(P + 16),
+]
+"""P + 3, P + 13 and P + 14 began before that: nobody knows any more whether they conflict."""
+
 
 def lived(edits: list[Edit] = LIFE) -> TransactionsState:
     state = TransactionsState()
@@ -70,6 +79,17 @@ def test_the_bytes_of_a_snapshot_never_change() -> None:
     assert encode_snapshot(decode_snapshot(golden)) == golden
 
 
+def test_a_snapshot_says_who_is_judged_no_more_and_is_of_the_first_layout_again_when_they_have_ended() -> None:
+    golden = bytes.fromhex((GOLDEN / "transaction_snapshot_v2.hex").read_text())
+    back = decode_snapshot(golden)
+    assert encode_snapshot(lived(DROPPED)) == encode_snapshot(lived(DROPPED).copy()) == encode_snapshot(back) == golden
+    assert list(back.unjudged) == [P + 3, P + 13, P + 14]
+    for at, edit in enumerate((Aborted(P + 3), Committed(P + 13, frozenset()), HandedIn(P + 14, 30_000, "db", frozenset()))):
+        assert encode_snapshot(back)[4] == 2, at
+        back.apply(edit)
+    assert encode_snapshot(back)[4] == 1
+
+
 def test_a_snapshot_keeps_whose_everything_is() -> None:
     state = lived()
     back = decode_snapshot(encode_snapshot(state))
@@ -80,9 +100,10 @@ def test_a_snapshot_keeps_whose_everything_is() -> None:
     assert list(back.ended)[:5] == sorted(list(back.ended)[:5])
 
 
+@pytest.mark.parametrize("edits", [LIFE, DROPPED], ids=["1", "2"])
 @pytest.mark.parametrize("at", [0, 4])
-def test_a_snapshot_of_another_layout_is_refused_although_its_checksum_holds(at: int) -> None:
-    body = bytearray(encode_snapshot(lived())[:-4])
+def test_a_snapshot_of_another_layout_is_refused_although_its_checksum_holds(at: int, edits: list[Edit]) -> None:
+    body = bytearray(encode_snapshot(lived(edits))[:-4])
     body[at] += 1
     with pytest.raises(EventDamaged):
         decode_snapshot(with_checksum(bytes(body)))
@@ -94,7 +115,7 @@ def test_a_snapshot_with_something_left_over_is_refused_although_its_checksum_ho
 
 
 def test_no_flipped_bit_and_no_cut_of_a_snapshot_goes_unnoticed() -> None:
-    data = encode_snapshot(lived())
+    data = encode_snapshot(lived(DROPPED))
     for bit in range(0, len(data) * 8, 7):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8

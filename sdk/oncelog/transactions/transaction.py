@@ -162,7 +162,8 @@ class _Transaction:
         """Commits the transaction.
 
         Raises:
-            TransactionConflict: another transaction that committed meanwhile changed the same; this one is rolled back.
+            TransactionConflict: another transaction that committed meanwhile changed the same, or this one is too old for anybody
+                to know; it is rolled back.
             TransactionFailed: a participant said no; rolled back.
             TransactionInDoubt: whether it is committed is not known. Nothing was rolled back.
             BaseException: what a participant raised; rolled back, unless its ``post_tx_commit`` did: that the transaction is

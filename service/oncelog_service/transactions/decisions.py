@@ -14,6 +14,7 @@ from oncelog.wire.transaction import POINTERS_PER_MS, TransactionType, next_own
 from oncelog_service.transactions.edits import (
     Aborted,
     Acknowledged,
+    ChangesDropped,
     Checkpointed,
     Committed,
     Edit,
@@ -23,7 +24,15 @@ from oncelog_service.transactions.edits import (
     Pruned,
     Started,
 )
-from oncelog_service.transactions.state import MOVES, EndedTransaction, Move, OpenTransaction, Phase, TransactionsState, judge
+from oncelog_service.transactions.state import (
+    MOVES,
+    EndedTransaction,
+    Move,
+    OpenTransaction,
+    Phase,
+    TransactionsState,
+    judge,
+)
 
 Edits: TypeAlias = tuple[Edit, ...]
 _NO_KEYS: frozenset[bytes] = frozenset()
@@ -54,7 +63,7 @@ def can_commit(
     """Hands in what a transaction changed. ``lifetime_ms``, from its start, is what it has once it is prepared.
 
     Raises:
-        TransactionConflict: another one committed one of its keys meanwhile, or is prepared to.
+        TransactionConflict: another one committed one of its keys meanwhile, or is prepared to; or that is not known any more.
         InvalidRequest: it is prepared, for another database or without one of these keys.
     """
     root, _ = _judged(state, pointer, Move.HAND_IN if resource is None else Move.PREPARE)
@@ -94,6 +103,17 @@ def _check_conflict(state: TransactionsState, transaction: OpenTransaction, chan
             write_pointer=transaction.pointer,
             conflicts_with=other,
         )
+    if changes and transaction.pointer in state.unjudged:
+        raise too_old(transaction.pointer)
+
+
+def too_old(pointer: int) -> TransactionConflict:
+    """Returns the refusal of a transaction that has changed something and began before change sets that are dropped."""
+    return TransactionConflict(
+        f"transaction {pointer} is too old to change anything: not all that others have changed since it began is kept, and it "
+        "may be the same; roll back and try the whole transaction again",
+        write_pointer=pointer,
+    )
 
 
 def _check_prepared(transaction: OpenTransaction, changes: frozenset[bytes], resource: str | None) -> None:
@@ -105,6 +125,24 @@ def _check_prepared(transaction: OpenTransaction, changes: frozenset[bytes], res
             f"transaction {transaction.pointer} is prepared; keys that were not handed in cannot be added: "
             f"{len(changes - transaction.changes)}"
         )
+
+
+def drop_changes(
+    state: TransactionsState, owner: str | None, of_owner: int, of_all: int, judged_from: int
+) -> tuple[ChangesDropped, ...]:
+    """Drops the oldest change sets, until so much of the owner's, and of all, is dropped.
+
+    None, if that is not enough, or a transaction from the pointer ``judged_from`` on may conflict with one of them.
+    """
+    for dropped in state.committed:
+        if dropped.commit_pointer > judged_from:
+            break
+        of_all -= dropped.weight
+        if state.committer(dropped) == owner:
+            of_owner -= dropped.weight
+        if of_owner <= 0 and of_all <= 0:
+            return (ChangesDropped(dropped.commit_pointer),)
+    return ()
 
 
 def abort(state: TransactionsState, pointer: int, move: Move = Move.ABORT) -> Edits:

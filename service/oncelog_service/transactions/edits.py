@@ -78,7 +78,15 @@ class Acknowledged(NamedTuple):
     participant: str
 
 
-Edit: TypeAlias = Started | HandedIn | Committed | Aborted | Invalidated | Checkpointed | Pruned | Enlisted | Acknowledged
+class ChangesDropped(NamedTuple):
+    """The change sets that committed up to this commit pointer are dropped, whoever may still conflict with them."""
+
+    commit_pointer: int
+
+
+Edit: TypeAlias = (
+    Started | HandedIn | Committed | Aborted | Invalidated | Checkpointed | Pruned | Enlisted | Acknowledged | ChangesDropped
+)
 
 EDITS = EventLog[Edit](
     Table.TRANSACTION_EDIT,
@@ -93,5 +101,6 @@ EDITS = EventLog[Edit](
         Pruned: (NUMBERS,),
         Enlisted: (NUMBER, TEXT),
         Acknowledged: (NUMBER, TEXT),
+        ChangesDropped: (NUMBER,),
     },
 )

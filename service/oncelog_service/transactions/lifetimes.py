@@ -29,6 +29,10 @@ class Lifetimes:
         """Notes that a transaction is not in progress any more."""
         self._began.pop(pointer, None)
 
+    def lived_ms(self, pointer: int, now: float) -> float:
+        """Returns how long a transaction has lived, as far as this process knows."""
+        return (now - self._began[pointer]) * 1000
+
     def left_seconds(self, pointer: int, now: float) -> float:
         """Returns how long a transaction may live from now on; 0 or less: it is to end."""
         return self._began[pointer] + self._open[pointer].lifetime_ms / 1000 - now

@@ -10,6 +10,7 @@ class TransactionLimits:
     """Bounds on transactions. Times in milliseconds."""
 
     default_timeout_ms: int = 30_000
+    """Whoever has lived for less is judged by every change set; beyond it, he may come to be too old to change anything."""
     max_timeout_ms: int = 3_600_000
     """Of a short transaction."""
     max_lifetime_ms: int = 90_000_000
@@ -26,7 +27,8 @@ class TransactionLimits:
     invalid_kept_ms: int = 86_400_000
     """Beyond the longest lifetime, how long an invalid one stays in the list; 0: until somebody prunes it."""
     max_kept_of_one: int = 32 * 2**20
-    """Memory for the change sets of one owner that are kept: a dozen of 20,000 short keys, or three of 20,000 of 400 bytes."""
+    """Memory for the change sets of one owner that are kept: a dozen of 20,000 short keys, or three of 20,000 of 400 bytes.
+    Beyond it the oldest are dropped."""
     max_kept: int = 128 * 2**20
     """… and of all."""
     max_changes: int = 20_000

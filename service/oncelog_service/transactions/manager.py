@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from typing import NoReturn
 
 from oncelog.errors import (
     InvalidRequest,
@@ -27,7 +28,7 @@ from oncelog.errors import (
     StorageUnavailable,
 )
 from oncelog.wire.models import Settlement, TransactionState, TransactionStatus
-from oncelog.wire.transaction import POINTERS_PER_MS, Transaction, TransactionType
+from oncelog.wire.transaction import NO_SHORT, POINTERS_PER_MS, Transaction, TransactionType
 from oncelog_service.access.grants import Right
 from oncelog_service.access.owners import check_owner, may_touch
 from oncelog_service.bounds.holding import check_held, check_transactions
@@ -177,6 +178,7 @@ class TransactionManager:
         keys, lifetime_ms = self._keys(changes), self.limits.max_lifetime_ms
         move = Move.HAND_IN if resource is None else Move.PREPARE
         decide = self._keeping(partial(decisions.can_commit, changes=keys, resource=resource, lifetime_ms=lifetime_ms))
+        await self._sweep_for(pointer, keys)
         await self._move(pointer, by, move, decide if resource is None else _asking(may, decide))
         return self._store_id
 
@@ -185,7 +187,9 @@ class TransactionManager:
     ) -> None:
         """Commits; conflicts are checked again, except for a prepared transaction, whose keys are reserved. See the port; raises
         as :meth:`can_commit` of keys that were not handed in."""
-        decide = self._keeping(partial(decisions.commit, changes=self._keys(changes)))
+        keys = self._keys(changes)
+        decide = self._keeping(partial(decisions.commit, changes=keys))
+        await self._sweep_for(pointer, keys)
         await self._move(pointer, by, Move.COMMIT, _asking(may, decide))
 
     async def abort(self, pointer: int, unless_prepared: bool = False, by: str | None = None) -> None:
@@ -211,32 +215,65 @@ class TransactionManager:
         return edits
 
     def _keeping(self, decide: Decide) -> Decide:
-        """Decides as ``decide`` does, if there is room for the keys that it keeps.
+        """Decides as ``decide`` does, if there is room for the keys that it keeps, or the oldest change sets can make some.
 
         What is handed in already needs none: so what a database has decided is never refused for it.
         """
 
         def decided(state: TransactionsState, pointer: int) -> Edits:
             edits = decide(state, pointer)
-            for edit in edits:
-                if isinstance(edit, (HandedIn, Committed)) and edit.changes:
-                    transaction = state.open[edit.pointer]
-                    replaced = transaction.changes if isinstance(edit, HandedIn) else ()
-                    self._check_kept(transaction.owner, weight(edit.changes) - weight(replaced))
-            return edits
+            return sum((self._room(edit) for edit in edits if isinstance(edit, (HandedIn, Committed))), edits)
 
         return decided
 
-    def _check_kept(self, owner: str | None, more: int) -> None:
-        changed, limits = self.state.changed, self.limits
-        if changed.of(owner) + more > limits.max_kept_of_one or changed.total + more > limits.max_kept:
-            self.state.sweep_changes()
-        if more > 0:
-            what = "bytes of change sets, kept for the transactions that began before they committed"
-            way_out = "try again when the oldest short transaction in progress has ended"
-            check_held(owner, changed.of(owner), more, limits.max_kept_of_one, "change_sets", what, way_out, soon=True)
-            if changed.total + more > limits.max_kept:
-                raise Overloaded(f"{changed.total} {what}, as many as the service keeps; {way_out}")
+    def _room(self, edit: HandedIn | Committed) -> Edits:
+        """Returns what makes room for the keys of an edit. Raises QuotaExceeded, Overloaded, TransactionConflict.
+
+        Only who is old is hurt by it: who has lived for less than a transaction that asks for no time-out is judged by all change
+        sets. Else who commits a lot would end what others have just begun, where now a bound of his own stops him.
+        """
+        transaction = self.state.open[edit.pointer]
+        owner, replaced = transaction.owner, transaction.changes if isinstance(edit, HandedIn) else ()
+        more = weight(edit.changes) - weight(replaced)
+        lacking = self._lacking(owner, more)
+        if more <= 0 or max(lacking) <= 0:
+            return ()
+        goes_on = isinstance(edit, HandedIn) and edit.resource is None
+        edits = decisions.drop_changes(self.state, owner, *lacking, self._judged_from(None if goes_on else edit.pointer))
+        if not edits:
+            self._refuse_changes(owner, more)
+        elif goes_on and edits[0].commit_pointer > edit.pointer:
+            raise decisions.too_old(edit.pointer)
+        return edits
+
+    def _lacking(self, owner: str | None, more: int) -> tuple[int, int]:
+        """Returns how much room for change sets lacks the owner, and how much lack all; not above 0: there is enough."""
+        handed_in, changed = self.state.handed_in, self.state.changed
+        of_one = 0 if owner is None else handed_in.of(owner) + changed.of(owner) + more - self.limits.max_kept_of_one
+        return of_one, handed_in.total + changed.total + more - self.limits.max_kept
+
+    def _judged_from(self, leaves: int | None) -> int:
+        """Returns the oldest short transaction in progress that is not old, but for the one that ``leaves``."""
+        now, old_ms = self._clock.monotonic(), self.limits.default_timeout_ms
+        judged = (each for each in self.state.judged if each != leaves)
+        return next((each for each in judged if self._lifetimes.lived_ms(each, now) < old_ms), NO_SHORT)
+
+    def _refuse_changes(self, owner: str | None, more: int) -> NoReturn:
+        handed_in, changed, limits = self.state.handed_in, self.state.changed, self.limits
+        what = "bytes of change sets, handed in or kept for the transactions that began before they committed"
+        way_out = f"try again when those have ended, or are {limits.default_timeout_ms / 1000:g} s old"
+        held = handed_in.of(owner) + changed.of(owner)
+        check_held(owner, held, more, limits.max_kept_of_one, "change_sets", what, way_out, soon=True)
+        raise Overloaded(f"{handed_in.total + changed.total} {what}, as many as the service keeps; {way_out}")
+
+    async def _sweep_for(self, pointer: int, keys: frozenset[bytes]) -> None:
+        """Drops change sets that nobody needs, as long as there is no room for these; returns in a step in which that is so."""
+        known = self.state.open.get(self.state.roots.get(pointer, 0))
+        more = weight(keys)
+        while known is not None and max(self._lacking(known.owner, more)) > 0:
+            if not self.state.sweep_changes():
+                break
+            await asyncio.sleep(0)
 
     def _keys(self, changes: Collection[bytes]) -> frozenset[bytes]:
         if len(changes) > self.limits.max_changes:

@@ -1,10 +1,10 @@
 """Writes the state of all transactions as checksummed bytes, with the number of the last edit it holds.
 
-Layout, version 1, big-endian; texts, keys and numbers as storage/events.py draws them::
+Layout, version 2, big-endian; texts, keys and numbers as storage/events.py draws them::
 
     offset  size  field
     0       4     magic "OLTX"
-    4       1     version = 1
+    4       1     version = 2
     5       8     number of the last edit in it, i64: every edit up to it, none above
     13      8     highest pointer handed out, i64
     21      8     read pointer, i64
@@ -18,9 +18,13 @@ Layout, version 1, big-endian; texts, keys and numbers as storage/events.py draw
                             unacknowledged participants · owner optional text; every ended transaction that is not in `invalid`
             ...   committed count u32 · each: commit pointer i64 · id i64 · keys; in the order of the commits
             ...   late      numbers: pointer, commit pointer, pointer, …; in the order of the commits
+            ...   unjudged  numbers, rising: the ids of those short ones in progress that change sets were dropped under
     end-4   4     CRC-32 of everything before it, little-endian
 
     participants   count u32 · each: pointer i64 · text
+
+Version 1 ends before `unjudged`. It is still what is written where there are none of those: so a version that knows no other goes
+on with the store until change sets are dropped, and again once those transactions have ended.
 
 Most of a large state is invalid transactions and nothing else about them: they are one run of numbers for each owner.
 """
@@ -47,17 +51,17 @@ from oncelog_service.storage.events import (
     record,
 )
 from oncelog_service.transactions.state import (
-    CommittedChanges,
     EndedTransaction,
     LateCommit,
     OpenTransaction,
     Participant,
     Phase,
     TransactionsState,
+    committed_changes,
 )
 
 _MAGIC = int.from_bytes(b"OLTX", "big")
-VERSION = 1
+_VERSION, _WITHOUT_UNJUDGED = 2, 1
 _HEAD = struct.Struct(">IBqqqI")
 
 
@@ -66,6 +70,14 @@ class _Bare(NamedTuple):
 
     owner: str | None
     pointers: tuple[int, ...]
+
+
+class _Changes(NamedTuple):
+    """A change set that committed."""
+
+    commit_pointer: int
+    pointer: int
+    changes: frozenset[bytes]
 
 
 _KIND = one_of(*TransactionType)
@@ -79,19 +91,27 @@ _OPEN = many(
     )
 )
 _ENDED = many(record(EndedTransaction, NUMBER, _PHASE, NUMBERS, _PARTICIPANTS, OPTIONAL_TEXT))
-_COMMITTED = many(record(CommittedChanges, NUMBER, NUMBER, KEYS))
+_COMMITTED = many(record(_Changes, NUMBER, NUMBER, KEYS))
 
 
 def encode_snapshot(state: TransactionsState) -> bytes:
     """Returns the state in the layout above. Equal states have equal bytes."""
     ended = sorted(state.ended.values())
     parts = [
-        _HEAD.pack(_MAGIC, VERSION, state.number, state.last, state.read_pointer, state.late_limit),
+        _HEAD.pack(
+            _MAGIC,
+            _VERSION if state.unjudged else _WITHOUT_UNJUDGED,
+            state.number,
+            state.last,
+            state.read_pointer,
+            state.late_limit,
+        ),
         _BARE.encode(_bare(filter(_is_bare, ended))),
         _OPEN.encode(state.open.values()),
         _ENDED.encode([each for each in ended if not _is_bare(each)]),
-        _COMMITTED.encode(state.committed),
+        _COMMITTED.encode([_Changes(*each[:3]) for each in state.committed]),
         NUMBERS.encode(tuple(chain.from_iterable(state.late))),
+        NUMBERS.encode(tuple(state.unjudged)) if state.unjudged else b"",
     ]
     return with_checksum(b"".join(parts))
 
@@ -118,8 +138,8 @@ def decode_snapshot(data: bytes) -> TransactionsState:
     source, state = Source(data[:-SIZE]), TransactionsState()
     try:
         magic, version, state.number, state.last, state.read_pointer, state.late_limit = source.fields(_HEAD)
-        if magic != _MAGIC or version != VERSION:
-            raise EventDamaged(f"not a snapshot of layout version {VERSION}: magic {magic:#x}, version {version}")
+        if magic != _MAGIC or version not in (_VERSION, _WITHOUT_UNJUDGED):
+            raise EventDamaged(f"not a snapshot of layout version {_VERSION} or 1: magic {magic:#x}, version {version}")
         # Rising over all owners: each that came between others would move all of these.
         bare = sorted(
             EndedTransaction(pointer, Phase.INVALID, (), (), owner)
@@ -127,9 +147,10 @@ def decode_snapshot(data: bytes) -> TransactionsState:
             for pointer in pointers
         )
         state.track(_OPEN.decode(source), [*bare, *_ENDED.decode(source)])
-        state.recall(_COMMITTED.decode(source))
+        state.recall([committed_changes(*each) for each in _COMMITTED.decode(source)])
         late = NUMBERS.decode(source)
         state.late = [LateCommit(*pair) for pair in zip(late[::2], late[1::2], strict=True)]
+        state.leave_unjudged(NUMBERS.decode(source) if version == _VERSION else ())
         source.end()
     except ValueError as error:
         raise EventDamaged(f"the snapshot cannot be read: {error}") from error

@@ -15,6 +15,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
+from itertools import takewhile
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from oncelog.errors import TransactionNotFound, TransactionNotInProgress, TransactionPrepared
@@ -24,6 +25,7 @@ from oncelog_service.bounds.holding import Held
 from oncelog_service.transactions.edits import (
     Aborted,
     Acknowledged,
+    ChangesDropped,
     Checkpointed,
     Committed,
     Edit,
@@ -209,6 +211,13 @@ class CommittedChanges(NamedTuple):
     commit_pointer: int
     pointer: int
     changes: frozenset[bytes]
+    weight: int
+    """Of the keys."""
+
+
+def committed_changes(commit_pointer: int, pointer: int, changes: frozenset[bytes]) -> CommittedChanges:
+    """Returns the change set of a transaction that commits."""
+    return CommittedChanges(commit_pointer, pointer, changes, weight(changes))
 
 
 def weight(changes: Collection[bytes]) -> int:
@@ -225,7 +234,7 @@ class LateCommit(NamedTuple):
 
 _LATE_COMMITS = 1_000
 """Up to so many late commits are kept before those that nobody needs are swept out."""
-_KEY_BYTES, _SET_BYTES = 120, 350
+_KEY_BYTES, _SET_BYTES = 120, 390
 """Beyond a key's own bytes, and beyond those of a set's keys: measured, CPython 3.11."""
 _SWEPT_KEYS = 20_000
 """Of change sets that are dropped at a time: 10 ms."""
@@ -249,6 +258,9 @@ class TransactionsState:
         self.late: list[LateCommit] = []
         """In the order of their commits."""
         self.late_limit = _LATE_COMMITS
+        self.unjudged: dict[int, None] = {}
+        """Short ones in progress of which nobody can say any more whether they conflict, since change sets that they may conflict
+        with are dropped; rising. They commit if they have changed nothing."""
         # What follows from the above:
         self.roots: dict[int, int] = {}
         """The id that each pointer known here belongs to."""
@@ -265,13 +277,15 @@ class TransactionsState:
         """Participants of transactions in progress, once for each pointer."""
         self.invalid = Held()
         """Pointers of invalid transactions."""
+        self.handed_in = Held()
+        """:func:`weight` of the change sets of transactions in progress."""
         self.changed = Held()
-        """:func:`weight` of the change sets that are kept: handed in, and committed."""
+        """:func:`weight` of the change sets that have committed and are kept."""
+        self.judged: dict[int, None] = {}
+        """Short ones in progress that may still find a conflict, rising: those that are neither prepared nor unjudged."""
         self._committers: dict[int, str] = {}
         """By the id of its transaction, whose a committed change set is."""
         self._shorts: dict[int, None] = {}
-        self._checked: dict[int, None] = {}
-        """Short ones in progress that may still find a conflict, that is, are not prepared."""
         self._newest: dict[bytes, CommittedChanges] = {}
         """By key, who committed it last: if that is no conflict, none before it was one."""
         self._reserved: dict[bytes, int] = {}
@@ -291,6 +305,10 @@ class TransactionsState:
         """Returns the owner of the transaction, known here, that this pointer belongs to."""
         root = self.roots[pointer]
         return (self.open.get(root) or self.ended[root]).owner
+
+    def committer(self, committed: CommittedChanges) -> str | None:
+        """Returns whose a change set is that is kept."""
+        return self._committers.get(committed.pointer)
 
     @property
     def invalids(self) -> tuple[int, ...]:
@@ -351,7 +369,7 @@ class TransactionsState:
         copy = TransactionsState()
         copy.number, copy.last, copy.read_pointer, copy.late_limit = self.number, self.last, self.read_pointer, self.late_limit
         copy.open, copy.ended = self.open.copy(), self.ended.copy()
-        copy.committed, copy.late = self.committed.copy(), self.late.copy()
+        copy.committed, copy.late, copy.unjudged = self.committed.copy(), self.late.copy(), self.unjudged.copy()
         return copy
 
     # --- how it moves
@@ -379,7 +397,7 @@ class TransactionsState:
             changes=edit.changes,
         )
         self.open[edit.pointer] = after
-        self.changed.add(before.owner, weight(after.changes) - weight(before.changes))
+        self.handed_in.add(before.owner, weight(after.changes) - weight(before.changes))
         if after.phase is Phase.PREPARED:
             self._reserve(after)
             self._sweep()
@@ -390,7 +408,7 @@ class TransactionsState:
         commit_pointer = self.last + 1
         changes = transaction.changes | edit.changes
         if changes:
-            self._remember(CommittedChanges(commit_pointer, transaction.pointer, changes), transaction.owner)
+            self._remember(committed_changes(commit_pointer, transaction.pointer, changes), transaction.owner)
         youngest = next(reversed(self.open), 0)
         self.late += [LateCommit(pointer, commit_pointer) for pointer in pointers if pointer < youngest]
         self._place(transaction, Phase.COMMITTED)
@@ -440,6 +458,10 @@ class TransactionsState:
         if not left and ended.phase is not Phase.INVALID:
             self._forget([after])
 
+    def _changes_dropped(self, edit: ChangesDropped) -> None:
+        self.leave_unjudged([*takewhile(lambda pointer: pointer < edit.commit_pointer, self.judged)])
+        self._sweep()
+
     # --- the parts of moves
 
     def track(self, opened: Collection[OpenTransaction], ended: Collection[EndedTransaction]) -> None:
@@ -455,6 +477,12 @@ class TransactionsState:
         for each in ended:
             self._track_ended(each)
 
+    def leave_unjudged(self, pointers: Collection[int]) -> None:
+        """Keeps no change set for these any more: the oldest that are judged."""
+        for pointer in pointers:
+            del self.judged[pointer]
+            self.unjudged[pointer] = None
+
     def _track_open(self, transaction: OpenTransaction) -> None:
         pointer = transaction.pointer
         self.open[pointer] = transaction
@@ -462,9 +490,9 @@ class TransactionsState:
         self.pointers[pointer] = None
         self.in_progress.add(transaction.owner, 1 + len(transaction.checkpoints))
         self.enlisted.add(transaction.owner, len(transaction.participants))
-        self.changed.add(transaction.owner, weight(transaction.changes))
+        self.handed_in.add(transaction.owner, weight(transaction.changes))
         if transaction.kind is TransactionType.SHORT:
-            self._shorts[pointer] = self._checked[pointer] = None
+            self._shorts[pointer] = self.judged[pointer] = None
 
     def _track_ended(self, ended: EndedTransaction) -> None:
         pointers = (ended.pointer, *ended.checkpoints)
@@ -484,7 +512,8 @@ class TransactionsState:
         """Reserves the keys of a prepared transaction: its database may have committed, so the conflict is found by the
         others."""
         self._reserved.update(dict.fromkeys(prepared.changes, prepared.pointer))
-        self._checked.pop(prepared.pointer, None)
+        self.judged.pop(prepared.pointer, None)
+        self.unjudged.pop(prepared.pointer, None)
 
     def _close(self, pointer: int) -> OpenTransaction:
         transaction = self.open.pop(pointer)
@@ -493,9 +522,10 @@ class TransactionsState:
             del self.pointers[each]
         self.in_progress.add(transaction.owner, -len(pointers))
         self.enlisted.add(transaction.owner, -len(transaction.participants))
-        self.changed.add(transaction.owner, -weight(transaction.changes))
+        self.handed_in.add(transaction.owner, -weight(transaction.changes))
         self._shorts.pop(pointer, None)
-        self._checked.pop(pointer, None)
+        self.judged.pop(pointer, None)
+        self.unjudged.pop(pointer, None)
         if transaction.phase is Phase.PREPARED:
             for key in transaction.changes:
                 del self._reserved[key]
@@ -527,7 +557,7 @@ class TransactionsState:
 
     def _remember(self, committed: CommittedChanges, owner: str | None) -> None:
         self.committed.append(committed)
-        self.changed.add(owner, weight(committed.changes))
+        self.changed.add(owner, committed.weight)
         if owner is not None:
             self._committers[committed.pointer] = owner
         self._newest.update(dict.fromkeys(committed.changes, committed))
@@ -543,24 +573,26 @@ class TransactionsState:
             owner = owners.get(each.pointer)
             if owner is not None:
                 self._committers[each.pointer] = owner
-                self.changed.add(None, -weight(each.changes))
-                self.changed.add(owner, weight(each.changes))
+                self.changed.add(None, -each.weight)
+                self.changed.add(owner, each.weight)
 
-    def sweep_changes(self) -> None:
-        """Drops change sets that nobody in progress can conflict with, as edits do: it may be called at any time.
+    def sweep_changes(self) -> bool:
+        """Drops change sets that nobody who is judged can conflict with, as edits do: it may be called at any time. Tells whether
+        it dropped any.
 
         Some at a time: all that was committed beside a slow transaction becomes free when that ends, and it holds up everybody to
         drop a million keys. The rest goes when the next ones end, each of which adds one at most, or find no room.
         """
-        first = next(iter(self._checked), NO_SHORT)
-        keys = 0
+        first = next(iter(self.judged), NO_SHORT)
+        kept, keys = len(self.committed), 0
         while self.committed and self.committed[0].commit_pointer <= first and keys < _SWEPT_KEYS:
             dropped = self.committed.popleft()
             keys += len(dropped.changes)
-            self.changed.add(self._committers.pop(dropped.pointer, None), -weight(dropped.changes))
+            self.changed.add(self._committers.pop(dropped.pointer, None), -dropped.weight)
             for key in dropped.changes:
                 if self._newest[key] is dropped:
                     del self._newest[key]
+        return len(self.committed) < kept
 
     def _sweep(self) -> None:
         """Drops what nobody in progress can conflict with, and the late commits that nobody overtook."""
@@ -599,4 +631,5 @@ _APPLY: dict[type[Edit], Callable[[TransactionsState, Any], None]] = {
     Pruned: TransactionsState._pruned,
     Enlisted: TransactionsState._enlisted,
     Acknowledged: TransactionsState._acknowledged,
+    ChangesDropped: TransactionsState._changes_dropped,
 }
