@@ -19,6 +19,7 @@ from rich.console import Console
 
 from benchmarks.atomic import atomic_rates
 from benchmarks.attackers import ATTACKS
+from benchmarks.before import base_rates
 from benchmarks.brokers.rates import broker_rates
 from benchmarks.cluster import cluster_rates
 from benchmarks.conditional import conditional_rates
@@ -55,6 +56,7 @@ def _kinds(args: argparse.Namespace) -> dict[str, tuple[str, Callable[[], list[R
         "spark": (f"{messages:,} messages through Spark", lambda: spark_rates(messages)),
         "fairness": ("a quiet topic beside a flood on another one, in turns", lambda: fairness_rates(seconds)),
         "attacks": ("a small publish beside attacks, in turns", partial(_attacks, seconds, args.attack or [])),
+        **({"base": ("this version and another one in turns", partial(base_rates, args.base, seconds))} if args.base else {}),
         "lag": ("small requests beside the largest ones", lag),
         "engine": ("a store in this process, and a service, in turns", lambda: engine_rates(seconds)),
         "large": (f"{large:,} messages, SIGKILL, open", lambda: ten_million(large)),
@@ -112,6 +114,7 @@ def _arguments() -> tuple[argparse.Namespace, dict[str, tuple[str, Callable[[], 
     parser.add_argument(
         "--only", action="append", metavar="KIND", help="rivals, publish, sdk, transactions, …: several times for several"
     )
+    parser.add_argument("--base", metavar="PYTHON", help="of an environment with another version: measure that beside this one")
     parser.add_argument("--attack", action="append", choices=ATTACKS, metavar="WHAT", help="of attacks this one: several times")
     parser.add_argument(
         "--page",

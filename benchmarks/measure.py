@@ -130,10 +130,11 @@ def bare_server(data: Path) -> Server:
 
 
 @contextmanager
-def running(kind: str) -> Iterator[Server]:
-    """A fresh server, gone at the end with all it wrote."""
+def running(kind: str, python: str = sys.executable) -> Iterator[Server]:
+    """A fresh server, gone at the end with all it wrote. ``python``: of the environment whose oncelog it is."""
     home = Path(tempfile.mkdtemp(prefix="oncelog-bench-"))
     server = oncelog_server(f"leveldb://{home / 'data'}") if kind == "oncelog" else bare_server(home / "data")
+    server._command[0] = python
     try:
         server.start()
         yield server
