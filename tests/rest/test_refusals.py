@@ -104,6 +104,12 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         {"name": "s", "nonce": ""}, {"name": "s", "nonce": "n" * 101},
         *({"name": "new", "nonce": "n", "start": start} for start in NO_STARTS),
     ],
+    "POST /v1/cluster/hand-over": [
+        {"namespace": "default", "topic": "t"}, {"namespace": "default", "topic": "t", "instance": "i", "to": "j"},
+        *({"namespace": "default", "topic": "t", "instance": each} for each in ("", "x" * 101, 5, None)),
+        *({"namespace": "default", "topic": each, "instance": "i"} for each in ("..", "", "x" * 250, "a:b")),
+        {"namespace": "a.b", "topic": "t", "instance": "i"},
+    ],
     f"POST {T}/subscriptions/s/receive": [
         {}, {"epoch": 1, "limit": 0}, {"epoch": 1, "wait": -1}, {"epoch": 1, "after": "abc"}, {"epoch": 1, "from": 0},
     ],

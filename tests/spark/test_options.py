@@ -130,7 +130,7 @@ def test_where_reading_begins_and_ends_is_said_as_in_kafkas_source(given: dict[s
                 "minPartitions": ("0",),
                 "pollWaitMs": ("-1",),
                 "failOnDataLoss": ("no",),
-                "subscription": ("a b",),
+                "subscription": ("a b", ".."),
             }.items()
             for text in texts
         ),
@@ -154,6 +154,8 @@ def test_what_a_source_cannot_mean_is_refused_by_name_and_without_a_value_of_an_
         ({"keepProducers": "yes"}, "option keepProducers is true or false"),
         ({"producer": "a b"}, "option producer is 1 to 249 of the characters"),
         ({"producer": ""}, "option producer is 1 to 249"),
+        ({"producer": "."}, "option producer is 1 to 249"),
+        ({"producer": ".."}, "but not . or .., not '..'"),
         ({"onDifferentRows": "ignore"}, "option onDifferentRows is fail or warn"),
         ({"group": ".."}, "option group is 1 to 249"),
         ({"takeOver": "old"}, "takeOver takes over the name in option producer"),

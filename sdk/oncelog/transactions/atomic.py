@@ -487,6 +487,6 @@ class AsyncAtomicBranch(_Branch, _Awaits):
 
 
 def _checked(name: str, what: str) -> str:
-    if not ATOMIC_ID_PATTERN.fullmatch(name) or name in (".", ".."):
-        raise InvalidRequest(f"{what} is 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, not {name[:100]!r}")
+    if not ATOMIC_ID_PATTERN.fullmatch(name):
+        raise InvalidRequest(f"{what} is 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, but not . or .., not {name[:100]!r}")
     return name

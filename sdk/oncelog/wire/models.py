@@ -11,18 +11,27 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializ
 from pydantic.alias_generators import to_camel
 
 from oncelog.message_id import MessageId
-from oncelog.wire.names import check_atomic_id, check_group, check_participant, check_producer, check_subscription, check_topic
+from oncelog.wire.names import (
+    check_atomic_id,
+    check_group,
+    check_namespace,
+    check_participant,
+    check_producer,
+    check_subscription,
+    check_topic,
+)
 
 MAX_QUOTA = 10**12
 """Messages, or bytes, a second."""
 
+NamespaceName = Annotated[str, AfterValidator(check_namespace)]
 TopicName = Annotated[str, AfterValidator(check_topic)]
 ProducerName = Annotated[str, AfterValidator(check_producer)]
 SubscriptionName = Annotated[str, AfterValidator(check_subscription)]
 GroupName = Annotated[str, AfterValidator(check_group)]
 AtomicId = Annotated[str, AfterValidator(check_atomic_id)]
 ParticipantName = Annotated[str, AfterValidator(check_participant)]
-InstanceId = Annotated[str, Field(max_length=100)]
+InstanceId = Annotated[str, Field(min_length=1, max_length=100)]
 """Of a store, or of an instance of the service."""
 
 Gaps = Literal["allow", "refuse"]

@@ -15,9 +15,10 @@ LONGEST = 249
 """Characters of a name, as in Kafka: with a suffix of its own each still is the name of a file."""
 
 NAMESPACE_PATTERN = re.compile(r"[A-Za-z0-9_]{1,249}", re.ASCII)
-TOPIC_PATTERN = re.compile(r"[A-Za-z0-9_.-]{1,249}", re.ASCII)
+TOPIC_PATTERN = re.compile(r"(?!\.\.?\Z)[A-Za-z0-9_.-]{1,249}", re.ASCII)
+"""As those that follow not ``.`` or ``..``, which clients take out of an address."""
 SUBSCRIPTION_PATTERN = TOPIC_PATTERN
-PRODUCER_PATTERN = re.compile(r"[A-Za-z0-9_.:@=-]{1,249}", re.ASCII)
+PRODUCER_PATTERN = re.compile(r"(?!\.\.?\Z)[A-Za-z0-9_.:@=-]{1,249}", re.ASCII)
 ATOMIC_ID_PATTERN = PRODUCER_PATTERN
 """Ids of atomic commits, and names of groups."""
 PARTICIPANT_PATTERN = re.compile(r"[0-9A-Za-z-]{1,64}:[!-~]{1,600}", re.ASCII)
@@ -74,7 +75,7 @@ def check_short(text: str, what: str) -> str:
 
 
 def _checked(pattern: re.Pattern[str], text: str, what: str, besides: str) -> str:
-    if not pattern.fullmatch(text) or text in (".", ".."):  # which clients take out of an address
+    if not pattern.fullmatch(text):
         raise InvalidRequest(
             f"{what} is 1 to {LONGEST} of the characters A-Z a-z 0-9 {besides}, but not . or .., not {text[:_SHOWN]!r}"
         )

@@ -186,7 +186,7 @@ class _Shown:
 def _opened(session: Session, database: str, name: str, table: str) -> Iterator[tuple[Outbox, Engine]]:
     """The outbox and its database. Without the extra, or when the database fails: a sentence, and the command ends with 1."""
     if not PRODUCER_PATTERN.fullmatch(name):
-        raise typer.BadParameter("1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -", param_hint="--name")
+        raise typer.BadParameter("1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, but not . or ..", param_hint="--name")
     try:
         from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 

@@ -26,7 +26,7 @@ NAMES = (
     "chunkMessages",
 )
 """As they are documented."""
-_NAME = "1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -"
+_NAME = "1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, but not . or .."
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class WriteOptions:
         )
         if parsed.producer is not None and not PRODUCER_PATTERN.fullmatch(parsed.producer):
             raise ValueError(f"option producer is {_NAME}, not {parsed.producer[:100]!r}")
-        if not ATOMIC_ID_PATTERN.fullmatch(parsed.group) or parsed.group in (".", ".."):
+        if not ATOMIC_ID_PATTERN.fullmatch(parsed.group):
             raise ValueError(f"option group is {_NAME}, not {parsed.group[:100]!r}")
         if parsed.take_over is not None and parsed.producer is None:
             raise ValueError("option takeOver takes over the name in option producer: give it, too")

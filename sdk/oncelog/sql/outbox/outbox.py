@@ -54,12 +54,15 @@ class Outbox:
     def __init__(self, name: str, table: str = "oncelog_outbox", *, codec: Any = None) -> None:
         """
         Args:
-            name: under which the messages are published, 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -.
+            name: under which the messages are published, 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, but not ``.``
+                or ``..``.
             table: the table of the rows. The relays' own is called the same with ``_relays`` behind it.
             codec: None for bytes, or what :func:`oncelog.codecs.codec_for` takes.
         """
         if not PRODUCER_PATTERN.fullmatch(name):
-            raise ValueError(f"an outbox's name is 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, not {name[:100]!r}")
+            raise ValueError(
+                f"an outbox's name is 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, but not . or .., not {name[:100]!r}"
+            )
         self.name = name
         self.metadata = sa.MetaData()
         """Both tables."""
@@ -135,7 +138,7 @@ class Outbox:
         Insert it into :attr:`table` as it is, once; the database chooses its id. :meth:`create_tables` makes the table. Raises as
         :meth:`add` for what the message is.
         """
-        if not TOPIC_PATTERN.fullmatch(topic) or topic in (".", ".."):
+        if not TOPIC_PATTERN.fullmatch(topic):
             raise ValueError(f"not the name of a topic: {topic[:100]!r}")
         if not NAMESPACE_PATTERN.fullmatch(namespace):
             raise ValueError(f"not the name of a namespace: {namespace[:100]!r}")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pydantic import ConfigDict
-
 from oncelog.errors import NotServedHere
-from oncelog.wire.models import Cluster, ClusterInstance, ClusterLease, Resource
+from oncelog.wire.models import Cluster, ClusterInstance, ClusterLease, InstanceId, NamespaceName, Request, TopicName
 from oncelog_service.cluster.leases import topic_of, topic_resource
 from oncelog_service.rest.bodies import query_limit
 from oncelog_service.rest.routes import Call
@@ -13,14 +11,12 @@ from oncelog_service.storage.keys import topic_key
 from oncelog_service.topics.directory import check_topic_name
 
 
-class HandOver(Resource):
+class HandOver(Request):
     """A topic, and the instance that is to serve it."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    namespace: str
-    topic: str
-    instance: str
+    namespace: NamespaceName
+    topic: TopicName
+    instance: InstanceId
 
 
 async def show(call: Call) -> Cluster:
@@ -62,9 +58,8 @@ async def hand_over(call: Call, asked: HandOver) -> None:
 
     The instance that serves it answers. To the one that serves it already, nothing is done.
     """
-    call.subject = {"topic": f"{asked.namespace[:249]}/{asked.topic[:249]}", "instance": asked.instance and asked.instance[:249]}
+    call.subject = {"topic": f"{asked.namespace}/{asked.topic}", "instance": asked.instance}
     membership = call.service.membership  # who has the store for itself hands nothing over
-    check_topic_name(asked.namespace, asked.topic)
     holder = await membership.holder(topic_resource(topic_key(asked.namespace, asked.topic)))
     if holder is not None and holder.id == asked.instance:
         return
