@@ -92,19 +92,19 @@ class House:
 
     @property
     def atomic(self) -> AtomicCommits:
-        return self.service.atomic
+        return self.service.opening.atomic
 
     async def topic(self, name: str) -> TopicLog:
-        return await self.service.topics.logs.open("default", name)
+        return await self.service.opening.topics.logs.open("default", name)
 
     async def create(self, *names: str, **properties: str) -> None:
         for name in names:
-            await self.service.topics.changes.create(
+            await self.service.opening.topics.changes.create(
                 "default", name, {key.replace("_", "."): value for key, value in properties.items()}
             )
 
     async def delete(self, name: str) -> None:
-        await self.service.topics.changes.delete("default", name)
+        await self.service.opening.topics.changes.delete("default", name)
 
     async def begin(self, id: str, of: str | None = None, group: str = "g", timeout_ms: int | None = None) -> AtomicOutcome:  # noqa: A002
         return await self.atomic.begin(id, group, timeout_ms, of)
@@ -146,14 +146,14 @@ class House:
         """Refold each log and compare it with the live maps."""
         for name in topics:
             log = await self.topic(name)
-            await self.service.writer.synced()
+            await self.service.opening.writer.synced()
             *_, findings = verify_log(self.store, log)
             assert not findings.problems, f"{name}: {findings.problems}"
 
     async def dropped(self) -> None:
         """Return when what nobody will see is deleted."""
         await self.atomic.close()
-        await self.service.writer.synced()
+        await self.service.opening.writer.synced()
 
     def keys(self, table: Table) -> list[bytes]:
         """Of every row on disk."""

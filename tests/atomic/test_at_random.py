@@ -257,7 +257,7 @@ class Run:
     async def torn(self, step: tuple[Any, ...]) -> tuple[list[Disk], list[Model]]:
         """Takes a step; what a crash behind any write of it leaves, and what may be the model then."""
         before, self.begun = deepcopy(self.model), None
-        await self.house.service.writer.synced()
+        await self.house.service.opening.writer.synced()
         from_here = len(self.store.disks) - 1
         await getattr(self, step[0])(*step[1:])
         await self.house.dropped()

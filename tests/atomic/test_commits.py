@@ -280,7 +280,7 @@ async def test_what_a_commit_brings_is_nowhere_until_it_is_committed_and_then_li
     parts = {"a": messages("1", "2", producer="p", first=1, keys=[b"k", None]), "b": messages("3")}
     await house.begin("t")
     async with _waiting(AtomicOnTopic, "ready", house.commit("t", parts, group="g")) as waiting:
-        await house.service.writer.synced()
+        await house.service.opening.writer.synced()
         assert [house.rows(table) for table in (Table.PAYLOAD, Table.CHUNK, Table.GROUP, Table.MESSAGE)] == [0, 0, 0, 1]
         assert await house.state("t") == "in_progress"
     committed = await waiting
@@ -307,7 +307,7 @@ async def test_a_commit_that_brings_everything_is_one_write_behind_which_all_of_
         await house.commit("before", {"a": messages("1", producer="p", first=1)}, group="g")
         if begun:
             await house.begin("t")
-        await house.service.writer.synced()
+        await house.service.opening.writer.synced()
         written = len(store.disks)
         parts = {"a": messages("2", "3", producer="p", first=2), "b": messages("4")}
         committed = await house.commit("t", parts, group="g", producer="loader", sequence_id=0)
@@ -325,7 +325,7 @@ async def test_what_a_commit_brings_is_committed_though_its_topic_was_opened_ane
     parts = {"a": messages("0", producer="p", first=0), "b": messages("1", "2", producer="p", first=0)}
     await house.begin("t")
     async with _waiting(AtomicOnTopic, "ready", house.commit("t", parts, group="g")) as waiting:
-        house.service.topics.logs.drop(("default", "b"))  # as one whose lease was lost, and came back
+        house.service.opening.topics.logs.drop(("default", "b"))  # as one whose lease was lost, and came back
     assert (await waiting).state == "committed"
     assert [await house.shown(name) for name in "ab"] == [["0"], ["1", "2"]]
     await house.verify("a", "b")
@@ -497,7 +497,7 @@ async def test_where_nobody_deduplicates_a_commit_stores_every_message() -> None
         for name in ("t", "u"):
             await house.commit(name, {"a": messages("0", "1", producer="p", first=0)}, group="g")
         assert await house.shown("a") == ["0", "1", "0", "1"]
-        await house.service.topics.changes.update("default", "a", {})
+        await house.service.opening.topics.changes.update("default", "a", {})
         assert (await house.commit("v", {"a": messages("1", "2", producer="p", first=1)}, group="g")).messages == 1
         assert await house.shown("a") == ["0", "1", "0", "1", "2"]
 
@@ -514,7 +514,7 @@ async def test_a_commit_that_was_made_before_is_a_duplicate_though_its_topic_wou
         elif how == "fenced":
             await (await house.topic("a")).producers.open("p", "nonce-2", "allow")
         else:
-            await house.service.topics.changes.update("default", "a", {})
+            await house.service.opening.topics.changes.update("default", "a", {})
         assert (await house.commit("u", parts, **numbered)).state == "duplicate"
 
 
@@ -561,7 +561,7 @@ async def test_a_topic_that_begins_to_check_expectations_knows_the_keys_of_what_
     await refused(ExpectationsNotChecked, house.stage("t", "a", 0, part))
     await house.stage("t", "a", 0, messages("0", keys=[b"k"]))
     await house.stage("t", "b", 0, messages("0"))
-    await house.service.topics.changes.update("default", "a", {"check.expected.offsets": "true"})
+    await house.service.opening.topics.changes.update("default", "a", {"check.expected.offsets": "true"})
     await house.stage("t", "a", 1, messages("1", expected_key_offsets={"k": 0, "x": None}, expected_offset=1))
     await house.commit("t")
     assert (await house.shown("a"), await house.shown("b")) == (["0", "1"], ["0"])

@@ -49,21 +49,21 @@ async def test_the_payloads_of_a_copied_group_live_exactly_as_long_as_its_row() 
         clock.advance(TTL_MS // 2)
         await _commit_staged(house, "young")
         clock.advance(TTL_MS // 2 - 1)
-        await house.service.retention.once()
+        await house.service.opening.retention().once()
         assert await house.shown("a") == ["young", "young"]
         clock.advance(TTL_MS)
         assert await house.shown("a") == []
-        await house.service.retention.once()
+        await house.service.opening.retention().once()
         assert await house.shown("b") == ["young"]
         assert house.rows(Table.PAYLOAD) == 2, "`young` on b, and `old`, which is in progress"
         await house.commit("old")
         published = clock.now_ms()
         assert await house.shown("a") == ["old", "old"], "a message lives from its publication on"
         clock.ms = published + TTL_MS - 1
-        await house.service.retention.once()
+        await house.service.opening.retention().once()
         assert await house.shown("a") == ["old", "old"]
         clock.advance(1)
-        await house.service.retention.once()
+        await house.service.opening.retention().once()
         assert house.rows(Table.PAYLOAD) == house.rows(Table.GROUP) == 1
         assert house.rows(Table.CHUNK) == 0
         await house.verify("a", "b")
@@ -117,7 +117,7 @@ async def test_a_deleted_topic_leaves_nothing_of_what_was_staged_and_copied(hous
     await house.stage("open", "a", 0, messages("x"))
     await house.delete("a")
     await house.delete("b")
-    await house.service.retention.once()
+    await house.service.opening.retention().once()
     assert [house.rows(table) for table in (*STAGED, Table.MESSAGE)] == [0, 0, 0, 0]
 
 
@@ -138,7 +138,7 @@ async def test_what_one_long_transaction_kept_of_the_journal_goes_a_part_at_a_ti
         await house.atomic.abort("long")
         for number in range(100, 120):
             await house.commit(f"short-{number}", group="g")
-        await house.service.writer.synced()
+        await house.service.opening.writer.synced()
         assert max(deleted) == 40
         assert house.rows(Table.JOURNAL) < 8
         disk = crashed(disk)
@@ -174,7 +174,7 @@ async def test_the_number_of_partitions_changes_when_every_transaction_has_ended
         disk = crashed(disk)
     for partitions in (2, 1, 5):
         async with living(disk, journal_partitions=partitions) as house:
-            await house.service.writer.synced()
+            await house.service.opening.writer.synced()
             assert {key[:2] for key in disk.tables[Table.JOURNAL]} == set(), "what was recorded under another number"
             for group in groups:
                 await house.commit(f"of-{partitions}-{group}", {"a": messages(group)}, group=group)
@@ -215,7 +215,7 @@ async def test_what_is_committed_while_retention_looks_at_it_stays(monkeypatch: 
             return found
 
         monkeypatch.setattr(retention, "outdated_branches", found_and_committed)
-        await house.service.retention.once()
+        await house.service.opening.retention().once()
         assert await house.shown("a") == ["old", "old"]
         await house.verify("a")
 
@@ -232,7 +232,7 @@ async def test_what_is_committed_stays_although_its_commit_is_still_being_writte
         try:
             commit = asyncio.ensure_future(house.commit("old"))
             assert await asyncio.to_thread(store.entered.wait, PATIENCE)
-            looking = asyncio.ensure_future(house.service.retention.once())
+            looking = asyncio.ensure_future(house.service.opening.retention().once())
             await asyncio.wait([looking], timeout=0.3)
         finally:
             store.goes.set()

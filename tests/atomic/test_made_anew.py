@@ -142,7 +142,7 @@ async def test_of_a_number_from_before_its_topics_were_kept_the_outcome_says_the
         if anew:
             await made_anew(house, "a")
         if not remembered:
-            await house.service.topics.changes.update("default", "a", {"ttl": "1"})
+            await house.service.opening.topics.changes.update("default", "a", {"ttl": "1"})
             clock.advance(2 * DAY_MS)
             assert await house.atomic.forget_outcomes() == 1
     _as_it_was(disk)

@@ -155,7 +155,7 @@ async def newest_of_a_key(house: House) -> Fields:
 async def not_checked_any_more(house: House) -> Fields:
     await _staged(house, "b")
     await house.stage("t", "a", 0, messages("2", expected_offset=0))
-    await house.service.topics.changes.update("default", "a", {})
+    await house.service.opening.topics.changes.update("default", "a", {})
     await _staged(house, name="late")
     await refused(ExpectationsNotChecked, house.stage("late", "a", 0, messages("2", expected_offset=0)))
     return {}
@@ -204,8 +204,8 @@ async def out_of_time(house: House) -> Fields:
 
 
 def _manager(house: House) -> TransactionManager:
-    assert isinstance(house.service.transactions, TransactionManager)
-    return house.service.transactions
+    assert isinstance(house.service.opening.transactions, TransactionManager)
+    return house.service.opening.transactions
 
 
 async def in_a_transaction(house: House) -> Fields:
@@ -315,7 +315,7 @@ async def test_a_commit_that_is_refused_is_on_no_topic_and_has_ended_or_may_be_r
             return
         await house.atomic.once()
         await house.dropped()
-        await house.service.retention.once()
+        await house.service.opening.retention().once()
         assert house.rows(Table.CHUNK) == 0
         assert house.rows(Table.PAYLOAD) == 0
         for topic in ("a", "b", "nowhere"):  # what it was refused for passes: a copy of it that comes late stores nothing
@@ -365,7 +365,7 @@ async def test_a_commit_on_a_damaged_topic_is_on_no_topic_and_is_made_when_that_
             return
         for table in (Table.MESSAGE, Table.CHUNK, Table.TOPIC):
             disk.tables[table] |= whole.tables[table]
-        await house.service.retention.once()
+        await house.service.opening.retention().once()
         assert (await house.commit("t", {"b": messages("more")})).messages == 4
         assert (await house.shown("a"), await house.shown("b")) == (["before", "1", "2"], ["1", "more"])
         await house.verify("a", "b")

@@ -96,11 +96,11 @@ def test_it_heals_by_itself_and_nothing_of_what_was_aborted_appears(
 def test_an_instance_that_lost_its_lease_acknowledges_nothing_of_a_generation_that_another_one_has_made() -> None:
     with House() as house, pytest.MonkeyPatch.context() as patch:
         assert house.topic.publish("m").ok
-        first = house.service.service.topics.logs.opened["default", "t"].participant
+        first = house.service.service.opening.topics.logs.opened["default", "t"].participant
         patch.setattr(Writer, "is_valid", False)
         with pytest.raises(StorageUnavailable):
             house.service.on_loop(
-                lambda service: service.topics.participants.settle(first.removesuffix("1") + "2", 5, committed=False)
+                lambda service: service.opening.topics.participants.settle(first.removesuffix("1") + "2", 5, committed=False)
             )
 
 
@@ -115,9 +115,9 @@ def test_a_poll_gives_nothing_that_may_have_been_undone_while_nobody_can_say() -
         house.topic.publish("behind")
 
         async def told_wrongly(service: Service) -> None:
-            await service.transactions.abort(pointer)
-            for each in list(service.transactions.state.waiting):  # type: ignore[union-attr]
-                await service.transactions.acknowledge(pointer, each)
+            await service.opening.transactions.abort(pointer)
+            for each in list(service.opening.transactions.state.waiting):  # type: ignore[union-attr]
+                await service.opening.transactions.acknowledge(pointer, each)
 
         elsewhere.on_loop(told_wrongly)
         later = house.client.start_transaction()
@@ -143,7 +143,7 @@ def test_what_a_store_that_was_put_back_holds_is_not_taken_for_committed_once_it
             elsewhere.service.on_loop(_forget)
         elsewhere.restart()
         house._settings["transactions_url"] = elsewhere.service.url
-        assert not elsewhere.service.on_loop(lambda service: service.transactions.states([pointer]))
+        assert not elsewhere.service.on_loop(lambda service: service.opening.transactions.states([pointer]))
         with house.off():
             house.disk = before
             store = opened(before, None)
@@ -157,5 +157,5 @@ def test_what_a_store_that_was_put_back_holds_is_not_taken_for_committed_once_it
 
 
 async def _forget(service: Service) -> None:
-    while await service.transactions.forget_outcomes():  # type: ignore[union-attr]
+    while await service.opening.transactions.forget_outcomes():  # type: ignore[union-attr]
         pass

@@ -148,7 +148,7 @@ def journal(name: str, *arguments: Any) -> Call:
 
 def starts(count: int = 1) -> Call:
     async def call(house: House, _: Any) -> Any:
-        found = [(await house.service.transactions.start(TransactionType.SHORT)).transaction_id for _ in range(count)]
+        found = [(await house.service.opening.transactions.start(TransactionType.SHORT)).transaction_id for _ in range(count)]
         return found[0] if count == 1 else found
 
     return call
@@ -158,31 +158,31 @@ def service(name: str, *more: Any, each: int | None = None) -> Call:
     """A call of the transaction service, about the pointer that was started before, or the one of this number among them."""
 
     async def call(house: House, given: Any) -> Any:
-        return await getattr(house.service.transactions, name)(given if each is None else given[each], *more)
+        return await getattr(house.service.opening.transactions, name)(given if each is None else given[each], *more)
 
     return call
 
 
 async def all_invalid(house: House, _: Any) -> Any:
-    return [each.state for each in await house.service.transactions.list("invalid", 0, 10)]
+    return [each.state for each in await house.service.opening.transactions.list("invalid", 0, 10)]
 
 
 async def invalidated(house: House, _: Any) -> Any:
     pointer = await starts()(house, None)
-    await house.service.transactions.invalidate(pointer)
+    await house.service.opening.transactions.invalidate(pointer)
     return pointer
 
 
 async def prunes(house: House, pointer: Any) -> Any:
-    return await house.service.transactions.prune([pointer], None)
+    return await house.service.opening.transactions.prune([pointer], None)
 
 
 async def states_of(house: House, pointer: Any) -> Any:
-    return (await house.service.transactions.states([pointer]))[pointer]
+    return (await house.service.opening.transactions.states([pointer]))[pointer]
 
 
 async def snapshot(house: House, pointer: Any) -> Any:
-    begun = await house.service.transactions.start(TransactionType.SHORT)
+    begun = await house.service.opening.transactions.start(TransactionType.SHORT)
     return pointer <= begun.read_pointer and pointer not in begun.in_progress
 
 
@@ -206,7 +206,7 @@ async def published(house: House, _: Any) -> Rollback:
 
 
 async def sets_a_policy(house: House, _: Any) -> Any:
-    await house.service.topics.policies.set("default", NamespacePolicies(deduplication=True))
+    await house.service.opening.topics.policies.set("default", NamespacePolicies(deduplication=True))
 
 
 async def rolls_back(house: House, given: Any) -> Any:
@@ -214,7 +214,7 @@ async def rolls_back(house: House, given: Any) -> Any:
 
 
 def topics(name: str, *arguments: Any) -> Call:
-    return lambda house, _: getattr(house.service.topics.changes, name)("default", *arguments)
+    return lambda house, _: getattr(house.service.opening.topics.changes, name)("default", *arguments)
 
 
 TABLE = [
@@ -281,7 +281,7 @@ TABLE = [
     Row("a stored group of one that is invalid", stored, service("invalidate"), publishes_stored, TransactionNotInProgress),
     Row("a snapshot behind a commit", starts(), service("commit"), snapshot, True),
     Row("the invalid ones", starts(), service("invalidate"), all_invalid, ["invalid"]),
-    Row("nothing to prune", starts(), service("commit"), lambda house, _: house.service.transactions.prune([1], None), 0),
+    Row("nothing to prune", starts(), service("commit"), lambda house, _: house.service.opening.transactions.prune([1], None), 0),
     Row(
         "a conflict",
         starts(2),

@@ -58,7 +58,7 @@ def snapshot_entries(disk: Disk) -> list[int]:
 
 
 async def both_slots(service: Service) -> None:
-    log = await service.topics.logs.open("default", "t")
+    log = await service.opening.topics.logs.open("default", "t")
     await log.snapshots.take()
     await log.snapshots.take()
 

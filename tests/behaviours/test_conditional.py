@@ -138,7 +138,7 @@ def test_switching_while_others_publish_loses_and_doubles_nothing(house: House) 
 
 def test_a_topic_created_anew_knows_nothing_of_the_keys_before(house: House, topic: Topic) -> None:
     put(topic, "k")
-    house.service.on_loop(lambda service: service.topics.logs.opened["default", "t"].snapshots.take())  # type: ignore[attr-defined]
+    house.service.on_loop(lambda service: service.opening.topics.logs.opened["default", "t"].snapshots.take())  # type: ignore[attr-defined]
     house.again(**CHECKED)
     put(topic, "k", **ALL)
     house.retain()

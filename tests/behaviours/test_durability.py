@@ -32,7 +32,7 @@ def test_a_disk_that_stays_full_is_tried_again_until_it_is_not(house: House) -> 
     topic.send("p", 0)
     house.disk.before_sync = Gate(no_space(), opened=True)
     assert_problem(topic.publish("m1", producer="p", sequenceIds=[1]), 503, "storage_failed", definite=False)
-    until(lambda: house.service.service.failures >= 3)
+    until(lambda: house.service.service.failures.count >= 3)
     assert_problem(topic.publish("m1", producer="p", sequenceIds=[1]), 503, "storage_unavailable", definite=True)
     house.healthy()
     assert told(topic.send("p", 0, 1)) == "ds"

@@ -32,7 +32,7 @@ PLENTY = 10 * FLOOR
 
 async def looked(service: Service) -> None:
     """The service looks at its disk now."""
-    await look(service.room, service.store.free_bytes, service.writer.drained)
+    await look(service.room, service.opening.store.free_bytes, service.opening.writer.drained)
 
 
 @contextmanager
@@ -180,7 +180,7 @@ def test_whatever_reads_ends_or_deletes_goes_on(house: House) -> None:
                 done(call(house, its))
         assert_full(house.make("other").publish("x"))
         house.clock.advance(10 * 60 * 1000 + 1)
-        house.service.on_loop(lambda service: service.transactions.expire_due())  # type: ignore[union-attr]
+        house.service.on_loop(lambda service: service.opening.transactions.expire_due())  # type: ignore[union-attr]
         house.retain()
         assert not [key for key in house.disk.tables[Table.MESSAGE] if key.startswith(b"default:t:")]
         house.restart()
@@ -318,7 +318,7 @@ def test_a_disk_that_runs_full_stays_readable_and_takes_in_again_what_deleting_m
             stored = fill(service, "large")
             assert stored > 100
             assert free_on(disk) > floor // 2, "what stands below the floor is for the store itself"
-            assert service.service.failures == 0
+            assert service.service.failures.count == 0
         with running_service(**settings) as service:  # it opens, and knows that it is full
             large = Topic(service.url, "large", create=False)
             stored = fill(service, "large")  # closing may have made some room
@@ -332,7 +332,7 @@ def test_a_disk_that_runs_full_stays_readable_and_takes_in_again_what_deleting_m
             kept_topic = Topic(service.url, "kept", create=False)
             repeated = receipts(kept_topic.publish("a", "b", producer="p", sequenceIds=[0, 1]))
             assert [each["id"] for each in repeated] == [each["id"] for each in kept]
-            assert service.service.failures == 0
+            assert service.service.failures.count == 0
             assert kept_topic.verify()["ok"]
             assert again.verify()["ok"]
 
@@ -354,7 +354,7 @@ def test_a_transaction_larger_than_what_is_left_is_rolled_back_and_a_part_of_the
         client.abort_transaction(pointer)
         done(kept.publish("a", producer="p", sequenceIds=[0]))  # reading, and what is stored, go on
         service.settled()
-        assert service.service.failures == 0
+        assert service.service.failures.count == 0
         found = Topic(service.url, create=False)
         assert {each["state"]["string"] for each in found.read(limit=50)} == {"rolled_back"}
         assert found.verify()["ok"]

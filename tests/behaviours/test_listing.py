@@ -46,7 +46,7 @@ def test_topics_are_told_of_without_being_opened(tmp_path: Path) -> None:
         assert {"earliestOffset": 1, "upcomingOffset": 3, "producers": None, "damage": None, "generation": 1}.items() <= told[
             1
         ].items()
-        assert service.service.topics.logs.opened == {}
+        assert service.service.opening.topics.logs.opened == {}
         assert [each.name for each in client.all_stats()] == ["empty", "read"]
 
 
@@ -58,13 +58,13 @@ def test_pages_go_on_in_the_order_of_names() -> None:
     async def make(service: Service) -> None:
         for namespace in ("default", "another", "zero"):
             for name in names:
-                await service.topics.changes.create(namespace, name, {})
+                await service.opening.topics.changes.create(namespace, name, {})
         for name in gone:
-            await service.topics.changes.delete("default", name)
+            await service.opening.topics.changes.delete("default", name)
 
     async def paged(service: Service, limit: int, after: str = "") -> list[str]:
         found: list[str] = []
-        while page := await service.topics.listing.rows_behind("default", found[-1] if found else after, limit):
+        while page := await service.opening.topics.listing.rows_behind("default", found[-1] if found else after, limit):
             assert len(page) <= limit
             found += [name for name, _ in page]
         return found
@@ -87,13 +87,13 @@ def test_a_topic_whose_end_is_damaged_says_so_and_the_others_are_told_of(tmp_pat
             client.create_topic(name)
             with Producer(name, client=client) as producer:
                 producer.send(b"x")
-        topics = service.service.topics
+        topics = service.service.opening.topics
         log = topics.logs.opened["default", "bad"]
         batch = Batch()
         batch.put(Table.MESSAGE, log.prefix + b"\x7f" * 10, b"no row")
 
         async def spoil(_: object) -> None:
-            await service.service.writer.submit(batch)
+            await service.service.opening.writer.submit(batch)
             topics.logs.drop(("default", "bad"))
 
         service.on_loop(spoil)

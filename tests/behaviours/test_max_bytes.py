@@ -54,7 +54,7 @@ def idle(house: House) -> None:
     """Return when no topic trims itself any more."""
 
     async def stop(service: Any) -> None:
-        for log in list(service.topics.logs.opened.values()):
+        for log in list(service.opening.topics.logs.opened.values()):
             await log.trimming.stop()
 
     house.service.on_loop(stop)

@@ -208,7 +208,7 @@ def test_a_consumer_that_waits_hears_at_once_that_it_is_fenced(house: House) -> 
 
     thread = threading.Thread(target=wait)
     thread.start()
-    log = house.service.on_loop(lambda service: service.topics.logs.open("default", "t"))
+    log = house.service.on_loop(lambda service: service.opening.topics.logs.open("default", "t"))
     until(lambda: log.subscriptions._changes._waiting)
     began = time.monotonic()
     consumer(house).close()

@@ -63,12 +63,12 @@ def test_a_round_of_retention_asks_once_for_each_idle_topic_and_leaves_it_closed
         for number in range(5):  # come back
             Topic(service.url, f"t{number}")
     with running_service(open_store=lambda: Asked(disk), retention_seconds=86_400) as service:
-        rounds = service.service.retention
+        rounds = service.service.opening.retention()
         for _ in range(3):
             asked.clear()
             service.on_loop(lambda _: rounds.once())
         assert len(asked) <= 10 + 5
-        assert not service.service.topics.logs.opened
+        assert not service.service.opening.topics.logs.opened
         assert len(disk.tables[Table.MESSAGE]) == 5, "of the deleted ones nothing is left"
 
 
@@ -131,7 +131,7 @@ def test_thousands_of_topics_open_lazily(house: House, topics: int) -> None:
     async def create_all(service: Service) -> None:
         for first in range(0, topics, 100):
             await asyncio.gather(
-                *(service.topics.changes.create("many", f"t{number}", {}) for number in range(first, first + 100))
+                *(service.opening.topics.changes.create("many", f"t{number}", {}) for number in range(first, first + 100))
             )
 
     house.service.on_loop(create_all)
@@ -141,7 +141,7 @@ def test_thousands_of_topics_open_lazily(house: House, topics: int) -> None:
     for number in range(0, topics, topics // 10):
         assert told(house.make(f"t{number}", "many").send("p", 0)) == "s"
     house.retain()
-    assert len([name for name in house.service.service.topics.logs.opened if name[0] == "many"]) == 10
+    assert len([name for name in house.service.service.opening.topics.logs.opened if name[0] == "many"]) == 10
 
 
 def fenced_by_generation(answer: object, generation: int) -> None:

@@ -271,8 +271,8 @@ def test_a_commit_is_refused_by_what_another_instance_has_noted_of_an_operators_
         batch.put(Table.ENDED, key, note)
 
         async def noted(service: Service) -> None:
-            await service.writer.submit(batch)
-            await service.topics.rolled_back.reread()
+            await service.opening.writer.submit(batch)
+            await service.opening.topics.rolled_back.reread()
 
         service.on_loop(noted)
         answer = ada.request("POST", f"/v1/transactions/{pointer}/commit", json={})
@@ -281,7 +281,7 @@ def test_a_commit_is_refused_by_what_another_instance_has_noted_of_an_operators_
         batch = Batch()
         batch.delete(Table.ENDED, key)
         service.on_loop(noted)
-        assert not service.service.topics.rolled_back.keys, "it has forgotten it since"
+        assert not service.service.opening.topics.rolled_back.keys, "it has forgotten it since"
 
 
 def test_the_service_stops_at_once_while_others_wait_for_transactions_that_are_not_settled() -> None:
@@ -320,8 +320,8 @@ class Interrupted:
 
 async def prepared_at(service: Service, moment: int) -> bool:
     """Open a producer anew that has a message in a transaction, and prepare that at this moment; whether there was one."""
-    name, transactions, prepared, passed = f"p{moment}", service.transactions, False, 0
-    log = await service.topics.logs.open("default", "t")
+    name, transactions, prepared, passed = f"p{moment}", service.opening.transactions, False, 0
+    log = await service.opening.topics.logs.open("default", "t")
     pointer = (await transactions.start(TransactionType.SHORT)).write_pointer
     await log.publish(PublishRequest([b"m"], producer=name, sequence_ids=[0], write_pointer=pointer))
 

@@ -219,11 +219,11 @@ async def fail(service: Service) -> None:
 def test_a_database_that_is_opened_again_with_all_that_was_written_is_served_on(database: Database) -> None:
     with instance(database) as (service, client):
         client.create_topic("t")
-        failures = service.service.failures
+        failures = service.service.failures.count
         for number in range(3):
             client.publish("t", PublishRequest([b"%d" % number]))
             service.on_loop(fail)
-            until(lambda: service.service.is_open, "it is open again")
-        assert service.service.failures == failures + 3
+            until(lambda: service.service.present is not None, "it is open again")
+        assert service.service.failures.count == failures + 3
         assert client.stats("t").upcoming_offset == 3
         assert client.stats("t").generation == 1

@@ -57,7 +57,7 @@ def test_an_alarm_says_what_to_do_and_leads_to_what_it_is_about(service: Running
 
 
 def test_whose_store_is_closed_says_so_on_its_first_page(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncelog_service.service._REOPEN_SECONDS", (36_000.0,))
+    monkeypatch.setattr("oncelog_service.failures._REOPEN_SECONDS", (36_000.0,))
     with House() as house:
         house.damaged = True
         topic = house.topic

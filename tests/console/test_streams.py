@@ -111,7 +111,7 @@ def test_of_many_producers_the_first_are_shown_and_more_on_demand(show: Show, se
     Topic(service.url, "crowd")
 
     async def fill(service: Service) -> None:
-        log = await service.topics.logs.open("default", "crowd")
+        log = await service.opening.topics.logs.open("default", "crowd")
         names = (f"p{each:04}" for each in range(MANY))
         await asyncio.gather(*(log.publish(PublishRequest([b"m"], name, sequence_ids=[1])) for name in names))
 

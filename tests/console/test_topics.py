@@ -29,7 +29,9 @@ MANY = 10_000
 def crowded() -> Iterator[RunningService]:
     async def fill(service: Service) -> None:
         for at in range(0, MANY, 500):
-            await asyncio.gather(*(service.topics.changes.create("crowd", f"t{each:05}", {}) for each in range(at, at + 500)))
+            await asyncio.gather(
+                *(service.opening.topics.changes.create("crowd", f"t{each:05}", {}) for each in range(at, at + 500))
+            )
 
     with running_service() as running:
         running.on_loop(fill)

@@ -69,7 +69,7 @@ def forks(url: str) -> None:
     in_child(lambda: lets_go(share))
     in_child(lambda: asks(url))
     in_child(lambda: (client.close(), engine.stop(), engine.abandon()))
-    store = engines._shared[Address.of(url)].engine.service.store
+    store = engines._shared[Address.of(url)].engine.service.opening.store
     in_child(partial(says_whether_it_is_destroyed, store), leave=sys.exit)  # which runs every destructor
     del store
     at_work.join()

@@ -91,7 +91,7 @@ def test_what_is_queued_when_it_is_abandoned_is_neither_written_nor_answered() -
     threads["one"].start()
     assert gate.entered.wait(PATIENCE)
     threads["two"].start()
-    until(lambda: engine.service.writer.queued()[0])
+    until(lambda: engine.service.opening.writer.queued()[0])
     ending = threading.Thread(target=engine.abandon)
     ending.start()
     for each in threads.values():

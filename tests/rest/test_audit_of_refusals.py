@@ -184,7 +184,7 @@ def test_what_could_not_be_passed_on_leaves_a_line(house: House, monkeypatch: py
     async def elsewhere(*_: str) -> None:
         raise NotServedHere(url=f"http://127.0.0.1:{free_port()}")
 
-    monkeypatch.setattr(house.service.service.topics.changes, "delete", elsewhere)
+    monkeypatch.setattr(house.service.service.opening.topics.changes, "delete", elsewhere)
     path = "/v1/namespaces/default/topics/t"
     answer = house.ada.request("DELETE", path, headers={"oncelog-route": "proxy"})
     assert_problem(answer, 503, "storage_unavailable", definite=True)

@@ -54,8 +54,8 @@ async def test_a_plain_publish_makes_so_many_calls(monkeypatch: pytest.MonkeyPat
     counted, decided = Counted(), Writer._decided
     service = build_service(settings := Settings(store="memory://"))
     await service.start()
-    await service.topics.changes.create("default", "t", {})
-    await service.topics.logs.open("default", "t")
+    await service.opening.topics.changes.create("default", "t", {})
+    await service.opening.topics.logs.open("default", "t")
     shared = Shared(Application(service), settings, SystemClock())
     wires = [Wire(shared) for _ in range(TOGETHER)]
     requests = 0

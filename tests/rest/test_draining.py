@@ -93,7 +93,7 @@ def test_a_full_disk_is_said_and_ends_no_readiness() -> None:
     with running_service(open_store=lambda: MemoryStore(disk), min_free_bytes=1_000) as service:
 
         async def looked(each: Service) -> None:
-            await room.look(each.room, disk.free, each.writer.drained)
+            await room.look(each.room, disk.free, each.opening.writer.drained)
 
         disk.free = lambda: 999  # type: ignore[method-assign]
         service.on_loop(looked)

@@ -247,7 +247,7 @@ def test_what_waited_until_its_topic_was_open_is_not_obeyed_once_its_token_is_re
 
     before, data = state(), b"" if body is None else json.dumps(body).encode()
     head = head_of(house, method, TOPIC + path)
-    answer = held_before(house, monkeypatch, lambda service: service.topics.logs, "open", head, data, house.id)
+    answer = held_before(house, monkeypatch, lambda service: service.opening.topics.logs, "open", head, data, house.id)
     assert isinstance(answer, Unauthorized)
     assert state() == before
 
@@ -280,7 +280,7 @@ def test_what_waited_to_learn_who_serves_it_is_not_passed_on_once_its_token_is_r
             return Answer(b"{}", "application/json")
 
         held = _Held(service)
-        monkeypatch.setattr(service.topics.logs, "open", elsewhere)
+        monkeypatch.setattr(service.opening.topics.logs, "open", elsewhere)
         monkeypatch.setattr(held.application._forwarder, "send", send)
         asked = head_of(house, "POST", TOPIC + "/publish")
         asked.headers[b"oncelog-route"] = b"proxy"

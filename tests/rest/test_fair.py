@@ -48,7 +48,7 @@ async def _waiting(service: Service) -> int:
 
 async def _handed_over(service: Service) -> int:
     """Messages to the quiet topic, which its first one opens."""
-    log = service.topics.logs.opened.get(("default", "quiet"))
+    log = service.opening.topics.logs.opened.get(("default", "quiet"))
     return 0 if log is None else log.topic.stamps.upcoming_offset
 
 

@@ -54,7 +54,7 @@ def test_of_those_who_change_what_all_have_seen_one_does(running: RunningService
     seen = topic.good("GET")["properties"]
 
     async def all_at_once(service: Service) -> list[object]:
-        asked = (service.topics.changes.update("default", "changed", {"ttl": str(ttl)}, seen) for ttl in range(1, 9))
+        asked = (service.opening.topics.changes.update("default", "changed", {"ttl": str(ttl)}, seen) for ttl in range(1, 9))
         return await asyncio.gather(*asked, return_exceptions=True)
 
     ended = running.on_loop(all_at_once)

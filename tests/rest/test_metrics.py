@@ -169,7 +169,7 @@ def test_what_waits_for_the_disk_is_seen() -> None:
     with running_service(open_store=lambda: MemoryStore(disk)) as service:
 
         async def hand_over(_: object) -> tuple[int, int]:
-            writer = service.service.writer
+            writer = service.service.opening.writer
             batches = [Batch() for _ in range(3)]
             for batch in batches:
                 batch.put(Table.NAMESPACE, b"key", bytes(100))

@@ -72,7 +72,8 @@ HELD: dict[str, str] = {
     FIXED: """
         Application._addresses Background._failed Counts.transactions EditLog._snapshots EventLog._read EventLog._written
         Engines._shared Histogram._counts Issuer._keys Ledger._begins Ledger.plans Route._said Route.gives Route.query Route.takes
-        Service._running Threads._begun Threads._threads Times.by_status TopicsCounted._series Traffic.broken_off
+        Service._running Opening._abandons Threads._begun Threads._threads Times.by_status TopicsCounted._series
+        Traffic.broken_off
         Traffic.problems Traffic.refused Traffic.routes _Stores.begun _Stores.made""",
     "(memory://, which is a store)": "Disk.epochs Disk.scrubbed Disk.tables MemoryStore.ordered",
 }

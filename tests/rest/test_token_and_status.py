@@ -10,9 +10,9 @@ from contextlib import nullcontext
 import pytest
 import requests
 
-from oncelog_service import service as service_module
 from oncelog_service.app import check_exposure
 from oncelog_service.config import Settings
+from oncelog_service.failures import _HELD_SECONDS
 from oncelog_service.rest.table import ROUTES
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, StoreDamaged, StoreError
@@ -157,7 +157,7 @@ def test_a_store_that_has_held_for_long_is_not_said_to_be_damaged_any_more(
         until(lambda: get(service.url + "/healthz").status_code == 200)
         assert topic.publish("x").status_code == 200
         assert get(service.url + "/healthz").json()["status"] == "damaged"
-        clock.advance(int(service_module._HELD_SECONDS * 1000) + 1)
+        clock.advance(int(_HELD_SECONDS * 1000) + 1)
         assert get(service.url + "/healthz").json()["status"] == "ok"
 
 

@@ -146,8 +146,8 @@ def test_a_prepared_transaction_is_left_to_the_database_that_decides(transaction
 
 def test_transactions_time_out_and_are_counted(clock: ManualClock) -> None:
     async def expire(service: Service) -> int:
-        assert isinstance(service.transactions, TransactionManager)
-        return await service.transactions.expire_due()
+        assert isinstance(service.opening.transactions, TransactionManager)
+        return await service.opening.transactions.expire_due()
 
     with running_service(clock=clock) as service:
         transactions = Transactions(service.url)
@@ -196,7 +196,7 @@ def test_an_end_waits_until_its_participants_have_acknowledged_it(transactions: 
     assert transactions.good("POST", "/5/participants", json={"participant": TOPIC}) == {"enlisted": False, "owner": None}
     assert transactions.good("GET", f"/{pointer}")["participants"] == [TOPIC]
     assert transactions.unacknowledged() == []
-    abort = running.service.transactions.abort
+    abort = running.service.opening.transactions.abort
     running.loop.call_soon_threadsafe(running.loop.call_later, 0.1, lambda: asyncio.ensure_future(abort(pointer)))
     assert transactions.unacknowledged(wait=60_000) == [{"writePointer": pointer, "state": "aborted", "participant": TOPIC}]
     assert transactions.post().json()["invalids"] == [pointer], "nobody sees it before it is rolled back"

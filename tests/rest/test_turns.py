@@ -28,10 +28,10 @@ def many() -> Iterator[RunningService]:
 
     async def make(service: Service) -> None:
         for number in range(TOPICS):
-            await service.topics.changes.create("many", f"t{number}", {})
-            log = await service.topics.logs.open("many", f"t{number}")
+            await service.opening.topics.changes.create("many", f"t{number}", {})
+            log = await service.opening.topics.logs.open("many", f"t{number}")
         for number in range(TOPICS):
-            pointer = (await service.transactions.start(TransactionType.LONG)).write_pointer
+            pointer = (await service.opening.transactions.start(TransactionType.LONG)).write_pointer
             await log.publish(PublishRequest([b"m"], write_pointer=pointer, producer=f"p{number}", sequence_ids=[0]))
             await log.subscriptions.open(OpenSubscription(name=f"s{number}", nonce="n"))
         for number in range(TOPICS):
@@ -97,11 +97,11 @@ def test_a_commit_is_judged_and_made_in_a_step_of_a_few_calls_for_each_topic_and
 
     async def stage(service: Service) -> None:
         for name in (wide, *named):
-            await service.atomic.begin(name, "g", None, None if name == wide else wide)
+            await service.opening.atomic.begin(name, "g", None, None if name == wide else wide)
         for number in range(TOPICS):
             of_p = PublishRequest([b"m"], producer="staged", sequence_ids=[0]) if not named else PublishRequest([b"m"])
             name, topic = (named[number], "t0") if named else (wide, f"t{number}")
-            await service.atomic.stage(name, "many", topic, 0, of_p)
+            await service.opening.atomic.stage(name, "many", topic, 0, of_p)
 
     many.on_loop(stage)
     with counted(many.loop) as turns:

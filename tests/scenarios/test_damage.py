@@ -70,7 +70,7 @@ def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         fill(service.url, 0)
     with running_service(url_of(kind, live)) as service:
         fill(service.url, 1_000)
-        service.on_loop(lambda each: each.writer.synced())
+        service.on_loop(lambda each: each.opening.writer.synced())
         shutil.copytree(live, killed)
     return kind, [killed, live]
 
@@ -110,9 +110,9 @@ async def read_back(url: str) -> None:
     service = build_service(Settings(store=url))
     await service.start()
     try:
-        for name, row in service.topics.directory.rows():
+        for name, row in service.opening.topics.directory.rows():
             if not row.deleted:
-                *_, findings = verify_log(service.store, await service.topics.logs.open(*name))
+                *_, findings = verify_log(service.opening.store, await service.opening.topics.logs.open(*name))
                 if findings.problems:
                     raise TopicDamaged(findings.problems[0])
     finally:

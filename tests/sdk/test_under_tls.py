@@ -285,7 +285,7 @@ def test_a_token_does_not_leave_tls_whichever_instance_is_named(
         async def named(*_: object) -> None:
             raise NotServedHere(url=bare.url)
 
-        monkeypatch.setattr(asking.service.topics.changes, "create", named)
+        monkeypatch.setattr(asking.service.opening.topics.changes, "create", named)
         with Client(asking.url, token="s3cret", verify=ca.file, retry=0) as client:
             for _ in range(2):
                 client.create_topic("t")

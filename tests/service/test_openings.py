@@ -15,9 +15,9 @@ def test_that_it_could_not_be_opened_for_who_has_gone_is_nobodys_unheard_error(r
         unheard: list[dict[str, Any]] = []
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: unheard.append(context))
-        asking = asyncio.ensure_future(service.topics.logs.open("default", "missing"))
+        asking = asyncio.ensure_future(service.opening.topics.logs.open("default", "missing"))
         await asyncio.sleep(0)
-        opening = next(iter(service.topics.logs._opening.values()))
+        opening = next(iter(service.opening.topics.logs._opening.values()))
         asking.cancel()
         await asyncio.wait([asking])
         await asyncio.wait([opening])

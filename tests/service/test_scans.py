@@ -77,8 +77,8 @@ def _reading(running: RunningService, request: bytes) -> socket.socket:
 
 def test_who_hangs_up_stops_what_only_it_waits_for() -> None:
     async def create(service: Service) -> None:
-        await service.topics.changes.create("default", "t", {})
-        await (await service.topics.logs.open("default", "t")).publish(PublishRequest([b"x"] * 100))
+        await service.opening.topics.changes.create("default", "t", {})
+        await (await service.opening.topics.logs.open("default", "t")).publish(PublishRequest([b"x"] * 100))
 
     with running_service() as running:
         running.on_loop(create)

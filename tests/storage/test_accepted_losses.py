@@ -176,7 +176,7 @@ def test_messages_that_were_deleted_and_come_again_are_deleted_again(whole: Disk
     before = dict(disk.tables[Table.MESSAGE])
 
     async def retention(inside: Service) -> int:
-        return await inside.retention.once()
+        return await inside.opening.retention().once()
 
     newest = max(int.from_bytes(key[-10:-2], "big") for key in before)
     clock.ms = newest + 3_600_001

@@ -167,7 +167,7 @@ def test_no_service_opens_half_a_copy_nor_stays_behind(kind: str, tmp_path: Path
         copy_whole(source, place._opened[-1])
         place.close()
         with running_service(open_store=place.open) as service:
-            assert service.service.store.get(*NAME[0]) == NAME[1]
+            assert service.service.opening.store.get(*NAME[0]) == NAME[1]
 
 
 # --- compared

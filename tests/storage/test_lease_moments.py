@@ -24,6 +24,7 @@ from oncelog.errors import (
 from oncelog.wire.models import Acknowledge, NamespacePolicies, OpenSubscription
 from oncelog.wire.requests import PublishRequest
 from oncelog.wire.transaction import TransactionType
+from oncelog_service.cluster.leader import Leader
 from oncelog_service.cluster.leases import ATOMIC_COMMITS, SETUP, TRANSACTIONS, topic_resource
 from oncelog_service.cluster.membership import Membership
 from oncelog_service.storage.keys import generation_of
@@ -119,9 +120,9 @@ def life(disk: Disk, clock: ManualClock) -> AbstractAsyncContextManager[House]:
 
 async def lead(house: House) -> None:
     """What the service does in the background."""
-    opened = house.service._present
-    for leader in (opened.led_transactions, opened.atomic):
-        assert leader is not None
+    opening = house.service.opening
+    for leader in (opening._transactions, opening._atomic):
+        assert isinstance(leader, Leader)
         if leader.present is None:
             await leader.begin()
 
@@ -139,7 +140,7 @@ class Steps:
 
     async def _begun(self) -> tuple[int, bool]:
         """The pointer of the transaction, which is begun once, and whether it is in progress."""
-        transactions = self.house.service.transactions
+        transactions = self.house.service.opening.transactions
         if self._pointer is None:
             self._pointer = (await transactions.start(TransactionType.SHORT)).write_pointer
         return self._pointer, (await transactions.states([self._pointer]))[self._pointer] == "in_progress"
@@ -152,7 +153,7 @@ class Steps:
                 await (await self.house.topic("a")).store(two)
             await self.house.publish("a", PublishRequest([], "p", write_pointer=pointer))
             await self.house.publish("b", two)
-            await self.house.service.transactions.commit(pointer)
+            await self.house.service.opening.transactions.commit(pointer)
         for name in "ab":
             await (await self.house.topic(name)).settle(pointer, True)
 
@@ -160,7 +161,7 @@ class Steps:
         pointer, in_progress = await self._begun()
         if in_progress:
             await self.house.publish("a", replace(numbered([b"0", b"1"], "p", 0), write_pointer=pointer))
-            await self.house.service.transactions.abort(pointer)
+            await self.house.service.opening.transactions.abort(pointer)
         await (await self.house.topic("a")).settle(pointer, False)
 
     async def atomic_commit(self) -> None:
@@ -223,7 +224,7 @@ async def test_a_lease_that_ends_between_any_two_steps_loses_and_doubles_nothing
         """Whether the operation goes on beyond this moment, at which the leases end."""
         disk, clock, failed = Disk(), ManualClock(), False
         async with life(disk, clock) as house:
-            await house.service.topics.policies.set("space", NamespacePolicies(deduplication=False))
+            await house.service.opening.topics.policies.set("space", NamespacePolicies(deduplication=False))
             await house.create("a", "b")
             for name in "ab":
                 await house.topic(name)
@@ -238,7 +239,7 @@ async def test_a_lease_that_ends_between_any_two_steps_loses_and_doubles_nothing
             questions.end_after(FOR_EVER, 0)
             await until_answered(house, lambda: operation(steps))
             await check_whole(house, expected)
-            assert house.service.failures == 0
+            assert house.service.failures.count == 0
         clock.advance(1)
         async with life(disk, clock) as house:
             await check_whole(house, expected)

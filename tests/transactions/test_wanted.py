@@ -69,7 +69,7 @@ def test_a_topic_that_cannot_be_told_now_holds_up_no_other_one() -> None:
 
         async def settle(inside: Service) -> tuple[list[str], list[int], int]:
             told: list[str] = []
-            settle = inside.topics.participants.settle
+            settle = inside.opening.topics.participants.settle
 
             async def elsewhere(participant: str, pointer: int, committed: bool) -> None:
                 told.append(participant.partition("/")[2].partition("/")[0])
@@ -77,10 +77,10 @@ def test_a_topic_that_cannot_be_told_now_holds_up_no_other_one() -> None:
                     raise NotServedHere(url="http://another")
                 await settle(participant, pointer, committed)
 
-            inside.topics.participants.settle = elsewhere  # type: ignore[method-assign]
-            task = SettlementTask(inside.topics.participants, inside.transactions, ManualClock())
+            inside.opening.topics.participants.settle = elsewhere  # type: ignore[method-assign]
+            task = SettlementTask(inside.opening.topics.participants, inside.opening.transactions, ManualClock())
             rounds = [await task.once() for _ in range(3)]
-            return told, rounds, len(await inside.transactions.unacknowledged(0))
+            return told, rounds, len(await inside.opening.transactions.unacknowledged(0))
 
         told, rounds, left = service.on_loop(settle)
         assert (told.count("ours"), told.count("theirs")) == (5, 1), "it is not tried again and again"
@@ -103,13 +103,13 @@ def test_what_has_committed_does_not_wait_for_room_to_roll_back_what_was_aborted
         client.commit_transaction(committed)
 
         async def settle(inside: Service) -> tuple[list[int], int]:
-            log = await inside.topics.logs.open("default", "t")
+            log = await inside.opening.topics.logs.open("default", "t")
 
             async def no_room(size: int) -> None:
                 raise DiskFull("there is none")
 
             log._writer._room.rewrite = no_room  # type: ignore[method-assign]
-            done = await SettlementTask(inside.topics.participants, inside.transactions, SystemClock()).once()
+            done = await SettlementTask(inside.opening.topics.participants, inside.opening.transactions, SystemClock()).once()
             return [*log.dedup.fold.unsettled], done
 
         assert service.on_loop(settle) == ([aborted], 1)

@@ -44,13 +44,13 @@ def test_a_topic_that_is_met_damaged_is_named_until_it_is_gone(house: House) -> 
     house.damaged = True
     topic = house.topic
     topic.publish("x")
-    log = house.service.service.topics.logs.opened["default", "t"]
+    log = house.service.service.opening.topics.logs.opened["default", "t"]
     batch = Batch()
     batch.put(Table.MESSAGE, log.prefix + b"\x7f" * 10, b"no row")
 
     async def spoil(_: object) -> None:
-        await house.service.service.writer.submit(batch)
-        house.service.service.topics.logs.drop(("default", "t"))
+        await house.service.service.opening.writer.submit(batch)
+        house.service.service.opening.topics.logs.drop(("default", "t"))
 
     house.service.on_loop(spoil)
     assert alarms(house) == {}
@@ -183,8 +183,8 @@ def test_the_end_of_a_certificate_is_read_from_its_file(tmp_path: Path) -> None:
 
 
 def test_a_restored_store_says_so_for_a_day(house: House) -> None:
-    assert house.service.service.topics.directory.incarnation == FIRST
-    house.service.service.topics.directory.incarnation = FIRST._replace(began_ms=house.clock.now_ms())
+    assert house.service.service.opening.topics.directory.incarnation == FIRST
+    house.service.service.opening.topics.directory.incarnation = FIRST._replace(began_ms=house.clock.now_ms())
     assert alarms(house)["store_restored"].severity == "info"
     house.clock.advance(86_400_000)
     assert alarms(house) == {}

@@ -82,7 +82,7 @@ def test_a_topic_that_is_opened_anew_counts_no_past_again(house: House) -> None:
 
 
 async def _dropped(service: object) -> None:
-    service.topics.logs.drop(("default", "t"))  # type: ignore[attr-defined]
+    service.opening.topics.logs.drop(("default", "t"))  # type: ignore[attr-defined]
 
 
 def test_what_waits_for_a_sample_is_answered_when_there_is_one_and_at_a_stop_at_once(house: House) -> None:
@@ -107,7 +107,7 @@ def test_what_waits_for_a_sample_is_answered_when_there_is_one_and_at_a_stop_at_
 
 
 def test_alarms_and_overview_are_answered_while_the_store_is_closed(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncelog_service.service._REOPEN_SECONDS", (36_000.0,))
+    monkeypatch.setattr("oncelog_service.failures._REOPEN_SECONDS", (36_000.0,))
     house.damaged = True
     topic = house.topic
     arm(house.disk, "fails", 0)
@@ -163,5 +163,5 @@ def test_the_answers_that_the_page_shows_are_such() -> None:
 
 def test_the_calls_of_the_client_are_those_answers(house: House) -> None:
     with Client(house.service.url) as client:
-        assert client.alarms().topics_seen == len(house.service.service.topics.logs.opened)
+        assert client.alarms().topics_seen == len(house.service.service.opening.topics.logs.opened)
         assert client.overview().every_ms == 36_000_000

@@ -33,7 +33,7 @@ def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
 
 
 async def looked(service: Service) -> None:
-    await look(service.room, service.store.free_bytes, service.writer.drained)
+    await look(service.room, service.opening.store.free_bytes, service.opening.writer.drained)
 
 
 class Day:
@@ -58,7 +58,7 @@ class Day:
         house.service.on_loop(looked)
 
     def is_there(self, topic: str) -> bool:
-        return ("default", topic) in self.house.service.service.topics.logs.opened
+        return ("default", topic) in self.house.service.service.opening.topics.logs.opened
 
     def old_sends(self) -> None:
         answer = self.events.publish("m", producer="pos", sequenceIds=[7], epoch=self.old["epoch"])
@@ -144,7 +144,7 @@ def test_what_is_advised_does_not_abort_a_transaction_that_could_not_be_asked_in
     async def stalls(*_: object) -> None:
         raise TimeoutError
 
-    monkeypatch.setattr(house.service.service.transactions, "show", stalls)
+    monkeypatch.setattr(house.service.service.opening.transactions, "show", stalls)
     [alarm] = house.client.alarms().alarms
     monkeypatch.undo()
     assert run(*alarm.commands[-1].split()[1:], "--yes", url=house.service.url).exit_code == 6

@@ -15,6 +15,7 @@ import pytest
 import requests
 
 from oncelog_service.group_commit import STALLED_SECONDS
+from oncelog_service.health import writing_seconds
 from oncelog_service.storage.memory import Disk, MemoryStore
 from oncelog_service.storage.port import Batch, Rows, Table
 from tests.behaviours.cli.support import run
@@ -110,7 +111,7 @@ def test_a_store_that_hangs_is_said_wherever_one_looks_and_no_more_once_it_answe
     with ThreadPoolExecutor(40) as pool:
         written = pool.submit(Topic(url, create=False).publish, "held up")
         read = [pool.submit(Topic(url, create=False).poll, limit=1) for _ in range(35)]  # more than there are threads
-        until(lambda: service.service.writing_seconds > STALLED_SECONDS)
+        until(lambda: writing_seconds(service.service) > STALLED_SECONDS)
         until(lambda: sum(each.name.startswith("asyncio_") for each in threading.enumerate()) >= 6)
         assert_problem(get(url, "/readyz"), 503, "storage_unavailable")
         assert_problem(get(url, "/healthz"), 503, "storage_unavailable")
@@ -147,7 +148,7 @@ def test_a_store_that_hangs_in_reading_alone_is_said_too_and_no_thread_is_spent_
             done(topic.publish(*["x"] * 600))
         clock.advance(600_000)  # a lag, whose first message has to be read
         Hanging.goes.clear()
-        until(lambda: service.service.reading_seconds > STALLED_SECONDS)
+        until(lambda: service.service.looking.seconds > STALLED_SECONDS)
         done(topic.publish("written all the same"))
         Hanging.held.clear()
         for _ in range(3):

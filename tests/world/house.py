@@ -93,7 +93,7 @@ class House:
         self.service = self._life.enter_context(
             running_service(clock=self.clock, open_store=lambda: opened(disk, database), **self._settings)
         )
-        self._rounds = self.service.service.retention  # one remembers from round to round
+        self._rounds = self.service.service.opening.retention()  # one remembers from round to round
         self.client = self._life.enter_context(Client(self.service.url, retry=0))
         for (namespace, name), topic in self._topics.items():
             topic.base, topic.url = self.service.url, Topic(self.service.url, name, namespace, create=False).url
@@ -159,7 +159,7 @@ class House:
         """``how``: "commit", "abort", "invalidate", or "time out"."""
         if how == "time out":
             self.clock.advance(30_000)
-            self.service.on_loop(lambda service: service.transactions.expire_due())  # type: ignore[union-attr]
+            self.service.on_loop(lambda service: service.opening.transactions.expire_due())  # type: ignore[union-attr]
             assert self.client.transaction_status(pointer).state == "invalid"
         else:
             getattr(self.client, f"{how}_transaction")(pointer)

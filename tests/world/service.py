@@ -61,7 +61,7 @@ class RunningService:
 
     def settled(self) -> None:
         """Return when the service has told its topics of every transaction that has ended."""
-        until(lambda: not self.on_loop(lambda service: service.transactions.unacknowledged(0)))
+        until(lambda: not self.on_loop(lambda service: service.opening.transactions.unacknowledged(0)))
 
 
 @contextmanager

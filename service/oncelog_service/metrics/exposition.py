@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 import oncelog
 from oncelog.errors import NotServedHere, NotSupported, StorageUnavailable, TopicDamaged, all_errors
 from oncelog_service.counting.counts import Counts
+from oncelog_service.health import reading
 from oncelog_service.metrics import tables
 from oncelog_service.metrics.families import GAUGE, families, histogram
 from oncelog_service.metrics.overview import look_over
@@ -47,14 +48,16 @@ async def _of_store(service: Service) -> list[Metric]:
     """Finds what there is while the store is open; what it cannot find is left out."""
     found: list[Metric] = []
     try:
-        opened = service.topics.logs.opened
+        opened = service.opening.topics.logs.opened
         overview = await look_over(opened, service.clock.now_ms(), service.settings.metrics_topics)
         found += families(tables.WHILE_OPEN, service)
         found += families(tables.OF_OPEN_TOPICS, overview)
         found.append(of_subscriptions(overview.lags[: service.settings.metrics_topics]))
         with suppress(TimeoutError):
-            async with service.reading():
-                found.append(GAUGE("oncelog_store_bytes", "Bytes that the store takes on disk", await service.store_bytes()))
+            async with reading(service):
+                found.append(
+                    GAUGE("oncelog_store_bytes", "Bytes that the store takes on disk", await service.opening.store_bytes())
+                )
     except (StorageUnavailable, TopicDamaged):  # of a store that is not open nothing else is known
         opened = {}
     return [*found, *of_topics(service, opened)]
@@ -64,10 +67,10 @@ async def _of_instances(service: Service) -> list[Metric]:
     """Finds how many there are over a shared store. The database is asked only while one has vanished."""
     alive, missing = 1, 0
     try:
-        membership = service.membership
+        membership = service.opening.membership
         alive = len(membership.alive[1])
         if membership.vanished:
-            async with service.reading():
+            async with reading(service):
                 missing = len(membership.missing(*await membership.overview()))
     except NotSupported:
         pass
@@ -82,14 +85,14 @@ async def _of_instances(service: Service) -> list[Metric]:
 def _of_transactions(service: Service) -> Iterator[Metric]:
     """Yields what only the instance knows that serves them."""
     with suppress(NotServedHere, StorageUnavailable):
-        transactions = service.transactions
+        transactions = service.opening.transactions
         remote = transactions if isinstance(transactions, RemoteTransactions) else None
         reachable = True if remote is None else remote.reachable
         yield GAUGE("oncelog_transactions_reachable", "Whether the transaction service answers", reachable)
         if not isinstance(transactions, RemoteTransactions):
             yield from families(tables.OF_TRANSACTIONS, transactions)
     with suppress(NotServedHere, StorageUnavailable):
-        yield from families(tables.OF_ATOMIC_COMMITS, service.atomic)
+        yield from families(tables.OF_ATOMIC_COMMITS, service.opening.atomic)
 
 
 def _build_info() -> Metric:

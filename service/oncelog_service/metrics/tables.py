@@ -8,6 +8,7 @@ from math import inf
 from oncelog.errors import StorageUnavailable
 from oncelog_service.atomic.coordinator import AtomicCommits
 from oncelog_service.counting.counts import Counts
+from oncelog_service.health import is_damaged, writing_seconds
 from oncelog_service.metrics.families import COUNTER, GAUGE, Measure
 from oncelog_service.metrics.overview import Overview
 from oncelog_service.service import Service
@@ -33,7 +34,7 @@ COUNTED: Sequence[Measure[Counts]] = (
 """As long as the process lives."""
 
 ALWAYS: Sequence[Measure[Service]] = (
-    Measure(COUNTER, "store_failures", "Times the store failed and had to be reopened", lambda it: it.failures),
+    Measure(COUNTER, "store_failures", "Times the store failed and had to be reopened", lambda it: it.failures.count),
     Measure(
         COUNTER,
         "background_failures",
@@ -41,15 +42,15 @@ ALWAYS: Sequence[Measure[Service]] = (
         lambda it: it.background.failures,
     ),
     Measure(COUNTER, "disk_refusals", "Requests that were refused since the disk has no room", lambda it: it.room.refused),
-    Measure(GAUGE, "store_damaged", "Whether writes fail again and again since what is stored is damaged", lambda it: it.damaged),
+    Measure(GAUGE, "store_damaged", "Whether writes fail again and again since what is stored is damaged", is_damaged),
     Measure(GAUGE, "store_open", "Whether the store is open", lambda it: _serves(it)),
     Measure(
         GAUGE, "write_under_way_seconds", "For how long the write has been under way that the store is in; 0: it is in none",
-        lambda it: it.writing_seconds,
+        writing_seconds,
     ),
     Measure(
         GAUGE, "read_under_way_seconds", "For how long the read has been under way that looks whether the store answers; 0: none",
-        lambda it: it.reading_seconds,
+        lambda it: it.looking.seconds,
     ),
     Measure(GAUGE, "connections", "Connections that are open", lambda it: it.traffic.connections),
     Measure(
@@ -64,10 +65,10 @@ ALWAYS: Sequence[Measure[Service]] = (
 """Also while the store is not open."""
 
 WHILE_OPEN: Sequence[Measure[Service]] = (
-    Measure(GAUGE, "queue_submissions", "Requests that wait for the next write", lambda it: it.writer.queued()[0]),
-    Measure(GAUGE, "queue_bytes", "Bytes of these", lambda it: it.writer.queued()[1]),
-    Measure(GAUGE, "open_topics", "Topics that are open", lambda it: len(it.topics.logs.opened)),
-    Measure(GAUGE, "cache_bytes", "Memory held by recent messages", lambda it: it.cache.size),
+    Measure(GAUGE, "queue_submissions", "Requests that wait for the next write", lambda it: it.opening.writer.queued()[0]),
+    Measure(GAUGE, "queue_bytes", "Bytes of these", lambda it: it.opening.writer.queued()[1]),
+    Measure(GAUGE, "open_topics", "Topics that are open", lambda it: len(it.opening.topics.logs.opened)),
+    Measure(GAUGE, "cache_bytes", "Memory held by recent messages", lambda it: it.opening.cache.size),
     Measure(
         GAUGE, "disk_free_bytes", "Bytes that can still be written to the disk a moment ago; infinite where nobody can tell",
         lambda it: it.room.free,
@@ -76,7 +77,7 @@ WHILE_OPEN: Sequence[Measure[Service]] = (
     Measure(
         GAUGE, "disk_full", "Whether nothing more is taken in until the disk has room again", lambda it: it.room.state == "full"
     ),
-    Measure(GAUGE, "leases", "Leases that this instance holds on a shared store", lambda it: it.leases_held),
+    Measure(GAUGE, "leases", "Leases that this instance holds on a shared store", lambda it: it.opening.leases.held),
 )  # fmt: skip
 """Raises StorageUnavailable while it is not."""
 
@@ -118,7 +119,7 @@ OF_ATOMIC_COMMITS: Sequence[Measure[AtomicCommits]] = (
 
 def _serves(service: Service) -> bool:
     try:
-        service.check_serves()
+        service.opening.leases.check_alive()
     except StorageUnavailable:
         return False
     return True

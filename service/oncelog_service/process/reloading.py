@@ -49,7 +49,8 @@ def _token(running: Running, settings: Settings) -> None:
 
 
 def _transactions_token(running: Running, settings: Settings) -> None:
-    running.service.carry(settings.transactions_token or settings.token)
+    if running.service.present is not None:
+        running.service.present.carry(settings.transactions_token or settings.token)
 
 
 CHANGES: Mapping[str, Callable[[Running, Settings], None]] = {

@@ -70,7 +70,7 @@ class Call:
 
     async def log(self) -> TopicLog:
         """Opens the topic in the address. Raises TopicNotFound, TopicDamaged, NotServedHere; and as :meth:`still`."""
-        log = await self.service.topics.logs.open(self.path["namespace"], self.path["topic"])
+        log = await self.service.opening.topics.logs.open(self.path["namespace"], self.path["topic"])
         self.still()
         return log
 

@@ -251,16 +251,16 @@ class OncelogService:
         self._clock.pass_by(seconds)
         service = self._engine.service
         with suppress(OncelogError):  # the store is being reopened: what is due is found then
-            if isinstance(service.transactions, TransactionManager):
-                await service.transactions.expire_due()
-            await service.atomic.once()
-            await service.retention.once()
+            if isinstance(service.opening.transactions, TransactionManager):
+                await service.opening.transactions.expire_due()
+            await service.opening.atomic.once()
+            await service.opening.retention().once()
 
     async def clock_is_set(self, seconds: float) -> None:
         self._clock.set_by(seconds)
 
     async def opens_elsewhere(self, topic: str, namespace: str, producer: str | None, subscription: str | None) -> None:
-        log = await self._engine.service.topics.logs.open(namespace, topic)
+        log = await self._engine.service.opening.topics.logs.open(namespace, topic)
         if producer is not None:
             log.producers.show(producer)
             await log.producers.open(producer, uuid4().hex, "allow")
@@ -278,7 +278,7 @@ class OncelogService:
         """Tells topics of every transaction that has ended, which the service does by itself a moment later."""
         service = self._engine.service
         with suppress(OncelogError):
-            await SettlementTask(service.topics.participants, service.transactions, self._clock).once()
+            await SettlementTask(service.opening.topics.participants, service.opening.transactions, self._clock).once()
 
     async def _looks_at_the_disk(self) -> None:
         room = self._engine.service.room

@@ -168,6 +168,11 @@ class Logs:
         if log is not None:
             log.release()
 
+    def dismiss(self) -> None:
+        """Have readers that wait answer with what there is."""
+        for log in self.opened.values():
+            log.topic.dismiss()
+
     def release(self) -> None:
         """Before a stop: all who wait for something are asked to try again at once."""
         for log in self.opened.values():

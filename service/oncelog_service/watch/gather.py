@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from oncelog.errors import NotServedHere, OncelogError, StorageUnavailable, TopicDamaged, TopicNotFound
 from oncelog.wire.models import TransactionState, TransactionStatus
+from oncelog_service.health import is_damaged, reading, stalled_seconds
 from oncelog_service.log.scan import find_offset
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.reading import read
@@ -66,14 +67,14 @@ async def gather(
         lagging = await _lagging(service, seen, published)
         await _forget_mended(service, refusals)
         transactions_url, reachable = _reached(service)
-        restored_ms = service.topics.directory.incarnation.began_ms
+        restored_ms = service.opening.topics.directory.incarnation.began_ms
     return Facts(
         now_ms=now_ms,
-        open=service.is_open,
+        open=service.present is not None,
         reason=service.reason,
-        damaged=service.damaged,
-        failures=service.failures,
-        stalled_ms=round(service.stalled_seconds * 1000),
+        damaged=is_damaged(service),
+        failures=service.failures.count,
+        stalled_ms=round(stalled_seconds(service) * 1000),
         disk_state=room.state,
         disk_free=room.free,
         disk_floor=room.floor,
@@ -108,10 +109,10 @@ async def gather(
 
 async def open_logs(service: Service) -> AsyncIterator[tuple[TopicName, TopicLog]]:
     """The topics that are open, some in a turn of the event loop. Raises StorageUnavailable."""
-    for at, name in enumerate(list(service.topics.logs.opened)):
+    for at, name in enumerate(list(service.opening.topics.logs.opened)):
         if at and at % _AT_ONCE == 0:
             await asyncio.sleep(0)
-        log = service.topics.logs.opened.get(name)
+        log = service.opening.topics.logs.opened.get(name)
         if log is not None:
             yield name, log
 
@@ -179,12 +180,12 @@ async def _told(service: Service, pointers: list[int]) -> tuple[dict[int, Transa
     states: dict[int, TransactionState] = {}
     told: dict[int, TransactionStatus] = {}
     with suppress(OncelogError, TimeoutError):
-        async with service.reading(), asyncio.timeout(_PATIENCE_SECONDS):
-            states = await service.topics.transactions.states(pointers)
+        async with reading(service), asyncio.timeout(_PATIENCE_SECONDS):
+            states = await service.opening.topics.transactions.states(pointers)
             for pointer in pointers:
                 if states.get(pointer) == "in_progress":
                     with suppress(OncelogError):
-                        told[pointer] = await service.transactions.show(pointer)
+                        told[pointer] = await service.opening.transactions.show(pointer)
     return states, told
 
 
@@ -193,12 +194,12 @@ async def _lagging(service: Service, seen: _OfTopics, published: Published) -> t
     published.clear()
     found = []
     with suppress(TimeoutError):
-        async with service.reading():
+        async with reading(service):
             for lag, (namespace, topic), log, name, at in seen.lagging:
                 key = log.prefix, name
                 known = before.get(key)
                 if known is None or known[0] != at:
-                    known = at, await _published_at(service.store, log.prefix, at)
+                    known = at, await _published_at(service.opening.store, log.prefix, at)
                 published[key] = known
                 found.append(Lagging(namespace, topic, name, lag, known[1], at))
     return tuple(found)
@@ -217,10 +218,10 @@ async def _forget_mended(service: Service, refusals: Refusals) -> None:
     """Topics that were met damaged, and are deleted by now."""
     gone = []
     with suppress(TimeoutError):
-        async with service.reading():
+        async with reading(service):
             for name in refusals.damaged:
                 try:
-                    await service.topics.directory.get(*name)
+                    await service.opening.topics.directory.get(*name)
                 except TopicNotFound:
                     gone.append(name)
                 except OncelogError:
@@ -231,7 +232,7 @@ async def _forget_mended(service: Service, refusals: Refusals) -> None:
 def _reached(service: Service) -> tuple[str | None, bool]:
     """The address of the transaction service, where it runs alone, and whether it answers."""
     try:
-        transactions = service.transactions
+        transactions = service.opening.transactions
     except (NotServedHere, StorageUnavailable):
         return None, True
     return service.settings.transactions_url, transactions.reachable if isinstance(transactions, RemoteTransactions) else True

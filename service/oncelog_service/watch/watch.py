@@ -21,6 +21,7 @@ from oncelog.errors import ConsumerFenced, NotServedHere, NotSupported, Producer
 from oncelog.wire.overview import Alarm, Overview, Sample, TopicActivity
 from oncelog_service.cluster.membership import Membership
 from oncelog_service.counting.topics import Tally, TopicCounts
+from oncelog_service.health import reading, stalled_seconds, status
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.topic_log import TopicLog
 from oncelog_service.service import Service
@@ -135,7 +136,7 @@ class Watch:
         """What is wrong, the most severe first, and how many topics were seen. ``here``: of this instance only."""
         own, seen = await self._own(), self._topics_open
         try:
-            membership = self._service.membership
+            membership = self._service.opening.membership
         except (NotSupported, StorageUnavailable):
             return own, seen
         if here or self.ask is None:
@@ -160,7 +161,7 @@ class Watch:
             if self._around is None or not 0 <= now - self._around[0] < _FRESH_SECONDS:
                 around = Around()
                 with suppress(StorageUnavailable, TimeoutError):
-                    async with self._service.reading():
+                    async with reading(self._service):
                         around = await look_around(membership, ask, self._service.clock)
                 self._around = now, around
             return self._around[1]
@@ -183,7 +184,7 @@ class Watch:
     @property
     def _topics_open(self) -> int:
         try:
-            return len(self._service.topics.logs.opened)
+            return len(self._service.opening.topics.logs.opened)
         except StorageUnavailable:
             return 0
 
@@ -243,7 +244,7 @@ class Watch:
         self._sampled.wake()
 
     def _say_whether_it_stalls(self) -> None:
-        seconds = self._service.stalled_seconds
+        seconds = stalled_seconds(self._service)
         if bool(seconds) != self._stalled:
             self._stalled = bool(seconds)
             if seconds:
@@ -253,17 +254,17 @@ class Watch:
 
     def _take_times(self) -> list[float]:
         try:
-            return self._service.writer.take_times()
+            return self._service.opening.writer.take_times()
         except StorageUnavailable:
             return []
 
     def _in_progress(self) -> tuple[int | None, int | None]:
         transactions = atomic = None
         with suppress(NotServedHere, StorageUnavailable):
-            found = self._service.transactions
+            found = self._service.opening.transactions
             transactions = len(found.state.open) if isinstance(found, TransactionManager) else None
         with suppress(NotServedHere, StorageUnavailable):
-            atomic = len(self._service.atomic.ledger.numbers)
+            atomic = len(self._service.opening.atomic.ledger.numbers)
         return transactions, atomic
 
     # --- the first page
@@ -281,7 +282,7 @@ class Watch:
             url=service.url,
             store=_where(service.settings.store),
             version=oncelog.__version__,
-            status=service.status,
+            status=status(service),
             now_ms=service.clock.now_ms(),
             started_ms=self._started_ms,
             instances=self._instances(),
@@ -295,7 +296,7 @@ class Watch:
 
     def _instances(self) -> int:
         try:
-            return len(self._service.membership.alive[1])
+            return len(self._service.opening.membership.alive[1])
         except (NotSupported, StorageUnavailable):
             return 1
 

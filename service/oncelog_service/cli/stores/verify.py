@@ -130,7 +130,7 @@ def _unserved(store: str) -> Callable[[], Store]:
 
 def _names_in(service: Service, topics: Sequence[str], namespace: str | None) -> list[Name]:
     """The topics to verify. Raises TopicNotFound."""
-    there = [name for name, row in service.topics.directory.rows() if not row.deleted]
+    there = [name for name, row in service.opening.topics.directory.rows() if not row.deleted]
     if not topics:
         return [name for name in there if namespace in (None, name[0])]
     wanted = [(namespace or DEFAULT_NAMESPACE, topic) for topic in topics]
@@ -143,12 +143,12 @@ def _names_in(service: Service, topics: Sequence[str], namespace: str | None) ->
 async def _in_store(service: Service, name: Name, bar: Progress) -> Verification:
     task = _task_of(bar, name)
     try:
-        log = await service.topics.logs.open(*name)
+        log = await service.opening.topics.logs.open(*name)
     except TopicDamaged as damage:
         return _damaged(name, damage)
     total = log.position.upcoming_offset - log.earliest_offset
     findings = Findings()
-    with _Steps(verify_log(service.store, log)) as steps:
+    with _Steps(verify_log(service.opening.store, log)) as steps:
         while (found := await read(steps.next)) is not None:  # in between, Ctrl-C gets its turn
             findings = found
             bar.update(task, completed=findings.messages, total=total, messages=findings.messages)

@@ -23,7 +23,7 @@ async def begin(call: Call, asked: BeginAtomic) -> AtomicOutcome:
 
     It is aborted when it is not committed after `timeoutMs`.
     """
-    return _told(call, await call.service.atomic.begin(asked.id, asked.group, asked.timeout_ms, asked.of, call.principal))
+    return _told(call, await call.service.opening.atomic.begin(asked.id, asked.group, asked.timeout_ms, asked.of, call.principal))
 
 
 async def stage(call: Call) -> None:
@@ -33,11 +33,11 @@ async def stage(call: Call) -> None:
     """
     chunk = _chunk(call)
     namespace, topic = call.path["namespace"], call.path["topic"]
-    _ = call.service.atomic  # is it here?
+    _ = call.service.opening.atomic  # is it here?
     async with call.turn():
         request = await decoded(call, decode_publish_request)
         call.principal.check_producer(namespace, topic, request.producer)
-        atomic = call.service.atomic
+        atomic = call.service.opening.atomic
         call.count(request)
         await atomic.stage(call.path["transaction"], namespace, topic, chunk, request, call.principal, call.may_write)
 
@@ -56,7 +56,7 @@ async def commit(call: Call) -> AtomicOutcome:
         raise InvalidRequest(f"gaps is allow or refuse, not {gaps[:50]!r}")
     request = await decoded(call, decode_commit_request)
     request.refuses_gaps = gaps == "refuse"
-    _ = call.service.atomic  # is it here?
+    _ = call.service.opening.atomic  # is it here?
     sizes: Counter[tuple[str, str]] = Counter()
     for part in request.parts:
         sizes[part.namespace, part.topic] += part.request.size
@@ -69,7 +69,7 @@ async def commit(call: Call) -> AtomicOutcome:
 async def _committed(call: Call, request: CommitRequest) -> AtomicOutcome:
     for part in request.parts:
         call.principal.check_producer(part.namespace, part.topic, part.request.producer)
-    atomic = call.service.atomic
+    atomic = call.service.opening.atomic
     call.count(*(part.request for part in request.parts))
     return _ended(call, await atomic.commit(call.path["transaction"], request, call.principal, call.may_write))
 
@@ -77,7 +77,7 @@ async def _committed(call: Call, request: CommitRequest) -> AtomicOutcome:
 async def abort(call: Call) -> AtomicOutcome:
     """Drop everything that is staged; none of it will ever be seen. Idempotent."""
     with of_another(call):
-        return _ended(call, await call.service.atomic.abort(call.path["transaction"], call.principal))
+        return _ended(call, await call.service.opening.atomic.abort(call.path["transaction"], call.principal))
 
 
 async def free(call: Call) -> None:
@@ -85,12 +85,12 @@ async def free(call: Call) -> None:
 
     Its messages stay. A repeat of the commit that was made is another commit then.
     """
-    await call.service.atomic.free(call.path["transaction"])
+    await call.service.opening.atomic.free(call.path["transaction"])
 
 
 async def show(call: Call) -> AtomicOutcome:
     """What became of a transaction: `in_progress`, `committed`, `duplicate` or `aborted`. What is answered is durable."""
-    return _told(call, await call.service.atomic.show(call.path["transaction"], call.principal))
+    return _told(call, await call.service.opening.atomic.show(call.path["transaction"], call.principal))
 
 
 async def list_(call: Call) -> Sequence[AtomicOutcome]:
@@ -103,12 +103,12 @@ async def list_(call: Call) -> Sequence[AtomicOutcome]:
         check_group(group)
     if after is not None:
         check_atomic_id(after, "after: the id of a transaction")
-    return [_told(call, each) for each in await call.service.atomic.list(group, after, limit, call.principal)]
+    return [_told(call, each) for each in await call.service.opening.atomic.list(group, after, limit, call.principal)]
 
 
 async def producer(call: Call) -> GroupProducer:
     """The newest commit under a producer's name: what the next sequence id must lie above."""
-    return await call.service.atomic.producer(*_producer(call), call.principal)
+    return await call.service.opening.atomic.producer(*_producer(call), call.principal)
 
 
 async def forget_producer(call: Call) -> None:
@@ -116,7 +116,7 @@ async def forget_producer(call: Call) -> None:
 
     With `incarnation` only while the newest commit is of that one: else `producer_fenced`, and nothing is forgotten.
     """
-    await call.service.atomic.forget_producer(*_producer(call), call.query.get("incarnation"), call.principal)
+    await call.service.opening.atomic.forget_producer(*_producer(call), call.query.get("incarnation"), call.principal)
 
 
 def _ended(call: Call, outcome: AtomicOutcome) -> AtomicOutcome:
@@ -128,7 +128,7 @@ def _ended(call: Call, outcome: AtomicOutcome) -> AtomicOutcome:
 
 def _told(call: Call, outcome: AtomicOutcome) -> AtomicOutcome:
     """With the generations of its topics as clients are told them."""
-    incarnation = call.service.topics.directory.incarnation
+    incarnation = call.service.opening.topics.directory.incarnation
     if not incarnation.number:
         return outcome
     raised_ = [each.model_copy(update={"generation": raised(each.generation, incarnation)}) for each in outcome.topics]

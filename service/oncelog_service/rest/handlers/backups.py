@@ -48,7 +48,7 @@ async def take_(call: Call, asked: TakeBackup) -> Answer:
     service = call.service
     call.subject = {"directory": asked.directory[:_LONGEST_NOTED]}
     where = _below(service.settings.backup_root, asked.directory)
-    store = service.store
+    store = service.opening.store
     if store.staged() is None:
         raise NotSupported("this store does not lie in files: back it up with the tools of its database")
     store_id = await read(find_store_id, store) or ""

@@ -21,7 +21,7 @@ class HandOver(Request):
 
 async def show(call: Call) -> Cluster:
     """The instances that are alive, and who holds which lease: at most `limit`, behind the topic, or the resource, `after`."""
-    membership = call.service.membership
+    membership = call.service.opening.membership
     instances, held = await membership.overview(_resource(call.query.get("after", "")), query_limit(call))
     urls = {each.id: each.url for each in instances}
     leases = []
@@ -59,10 +59,10 @@ async def hand_over(call: Call, asked: HandOver) -> None:
     The instance that serves it answers. To the one that serves it already, nothing is done.
     """
     call.subject = {"topic": f"{asked.namespace}/{asked.topic}", "instance": asked.instance}
-    membership = call.service.membership  # who has the store for itself hands nothing over
+    membership = call.service.opening.membership  # who has the store for itself hands nothing over
     holder = await membership.holder(topic_resource(topic_key(asked.namespace, asked.topic)))
     if holder is not None and holder.id == asked.instance:
         return
     if holder is not None and holder.id != membership.id:
         raise NotServedHere(url=holder.url)
-    await call.service.topics.logs.hand_over(asked.namespace, asked.topic, asked.instance)
+    await call.service.opening.topics.logs.hand_over(asked.namespace, asked.topic, asked.instance)

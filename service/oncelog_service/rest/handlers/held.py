@@ -41,7 +41,7 @@ async def everywhere(call: Call) -> list[HeldOnTopic]:
     """
     limit = query_limit(call)
     found: list[HeldOnTopic] = []
-    for at, part in enumerate(slices([*call.service.topics.logs.opened.items()], _TOPICS_AT_ONCE)):
+    for at, part in enumerate(slices([*call.service.opening.topics.logs.opened.items()], _TOPICS_AT_ONCE)):
         if at:
             await asyncio.sleep(0)
         for (namespace, topic), log in part:
@@ -77,7 +77,7 @@ async def _with_states(call: Call, found: list[M]) -> list[M]:
     states: dict[int, TransactionState] = {}
     with suppress(TransactionsUnavailable):
         if found:
-            states = await call.service.topics.transactions.states([each.write_pointer for each in found])
+            states = await call.service.opening.topics.transactions.states([each.write_pointer for each in found])
     return await _made(each.model_copy(update={"state": states.get(each.write_pointer)}) for each in found)
 
 
@@ -93,7 +93,7 @@ async def _made(each: Iterable[T]) -> list[T]:
 
 async def _elsewhere(call: Call, limit: int) -> list[HeldOnTopic]:
     try:
-        membership = call.service.membership
+        membership = call.service.opening.membership
     except NotSupported:
         return []
     instances, _ = await membership.overview()

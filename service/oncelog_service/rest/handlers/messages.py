@@ -115,8 +115,8 @@ class PublishStep:
             return False
         if service.principal_quotas.are_limited or service.settings.cdap_clients:
             return False
-        name = path["namespace"], path["topic"]
-        log = service.open_log(name)
+        name, present = (path["namespace"], path["topic"]), service.present
+        log = None if present is None else present.topics.logs.opened.get(name)
         if log is None or (behind is not None and not self._follows(behind, log)):
             return False
         request, sizes = decode_plain(exchange.body, AT_ONCE_ITEMS), ((name, exchange.size),)

@@ -142,7 +142,7 @@ async def columns(call: Call) -> Answer:
 
 
 async def _ranges(call: Call, topic: str) -> Ranges:
-    return (await call.service.topics.logs.open(call.path["namespace"], topic)).ranges
+    return (await call.service.opening.topics.logs.open(call.path["namespace"], topic)).ranges
 
 
 def _optional_bool(call: Call, name: str) -> bool:

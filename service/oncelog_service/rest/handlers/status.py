@@ -7,6 +7,7 @@ from typing import Any
 import oncelog
 from oncelog.errors import InvalidRequest
 from oncelog.wire.overview import Alarms, Overview
+from oncelog_service import health
 from oncelog_service.metrics.exposition import exposition
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bodies import query_int
@@ -19,11 +20,15 @@ async def healthz(call: Call) -> dict[str, Any]:
     A disk that is nearly full, or full so that nothing more is taken in, ends no reading, nor does a failing task: both are said,
     and no load balancer takes the service away for it.
     """
-    call.service.check_answers()
-    topics = call.service.topics
+    health.check_answers(call.service)
+    opened = len(call.service.opening.topics.logs.opened)
     failing = call.service.background.failing
     room = call.service.room
-    found: dict[str, Any] = {"status": call.service.status, "version": oncelog.__version__, "openTopics": len(topics.logs.opened)}
+    found: dict[str, Any] = {
+        "status": health.status(call.service),
+        "version": oncelog.__version__,
+        "openTopics": opened,
+    }
     if room.state != "ok":
         found["disk"] = {"state": room.state, "freeBytes": room.free, "minFreeBytes": room.floor}
     return {**found, "failing": failing} if failing else found
@@ -40,8 +45,8 @@ async def readyz(call: Call) -> dict[str, str]:
 
     A full disk is said, and refuses what adds messages, but ends no reading, acknowledging and deleting: it stays ready.
     """
-    call.service.check_ready()
-    return {"status": call.service.status}
+    health.check_ready(call.service)
+    return {"status": health.status(call.service)}
 
 
 async def metrics(call: Call) -> Answer:

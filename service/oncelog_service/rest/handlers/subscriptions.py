@@ -62,7 +62,7 @@ async def everywhere(call: Call) -> list[SubscriptionOnTopic]:
     behind, name = _behind(call.query["after"]) if "after" in call.query else (None, "")
     found: list[SubscriptionOnTopic] = []
     while len(found) < limit:
-        topics = await call.service.topics.directory.subscribed(behind, _TOPICS_AT_ONCE, including=bool(name))
+        topics = await call.service.opening.topics.directory.subscribed(behind, _TOPICS_AT_ONCE, including=bool(name))
         if not topics:
             break
         call.still()
@@ -87,7 +87,7 @@ async def _of_topic(call: Call, topic: TopicName, after: str, limit: int) -> Seq
     namespace, name = topic
     try:
         try:
-            subscriptions = (await call.service.topics.logs.open(namespace, name)).subscriptions
+            subscriptions = (await call.service.opening.topics.logs.open(namespace, name)).subscriptions
             shown = [each.to_wire() for each in await subscriptions.show_all(subscriptions.names(after, limit))]
         except NotServedHere as elsewhere:
             query = urlencode({"after": after, "limit": limit})

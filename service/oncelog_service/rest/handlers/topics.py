@@ -23,7 +23,7 @@ def _name(call: Call) -> tuple[str, str]:
 async def create(call: Call) -> None:
     """The body is a JSON object of properties; empty is fine. Names: `[A-Za-z0-9_]+` / `[A-Za-z0-9_.-]+`."""
     asked = await read_json(call, "topic's properties")
-    await call.service.topics.changes.create(*_name(call), asked)
+    await call.service.opening.topics.changes.create(*_name(call), asked)
     call.subject = {"properties": told_properties(asked)}
 
 
@@ -34,7 +34,7 @@ async def update(call: Call) -> None:
     have seen do not undo each other's change unseen.
     """
     asked = await read_json(call, "topic's properties")
-    await call.service.topics.changes.update(*_name(call), asked, query_texts(call, "expected"))
+    await call.service.opening.topics.changes.update(*_name(call), asked, query_texts(call, "expected"))
     call.subject = {"properties": told_properties(asked)}
 
 
@@ -45,14 +45,14 @@ async def get(call: Call) -> Topic | dict[str, str]:
     Accept header names `application/json`.
     """
     if call.service.settings.cdap_clients and not cdap.names_json(call.accept):
-        return cdap.shown((await call.service.topics.directory.get(*_name(call), counted=True)).properties)
-    return await call.service.topics.directory.get(*_name(call))
+        return cdap.shown((await call.service.opening.topics.directory.get(*_name(call), counted=True)).properties)
+    return await call.service.opening.topics.directory.get(*_name(call))
 
 
 async def list_(call: Call) -> list[str]:
     """The names, sorted, of those that who asks has a right on."""
     namespace = call.path["namespace"]
-    names = await call.service.topics.directory.names(namespace)
+    names = await call.service.opening.topics.directory.names(namespace)
     return await call.seen(names, lambda who, name: who.may(Right.DESCRIBE, namespace, name))
 
 
@@ -61,7 +61,7 @@ async def delete(call: Call) -> None:
 
     With a `generation` a topic that was made anew since it was looked at stays.
     """
-    await call.service.topics.changes.delete(*_name(call), query_optional_int(call, "generation"))
+    await call.service.opening.topics.changes.delete(*_name(call), query_optional_int(call, "generation"))
 
 
 async def trim(call: Call, asked: TrimTopic) -> Trimmed:
@@ -114,7 +114,7 @@ async def list_stats(call: Call) -> list[ListedTopic]:
     than `limit` entries only if it is the last.
     """
     namespace = call.path["namespace"]
-    listing, found = call.service.topics.listing, list[ListedTopic]()
+    listing, found = call.service.opening.topics.listing, list[ListedTopic]()
     after, limit = call.query.get("after", ""), query_limit(call)
     while len(found) < limit:
         there = await listing.rows_behind(namespace, after, max(limit, _LOOKED_AT))
@@ -128,7 +128,7 @@ async def list_stats(call: Call) -> list[ListedTopic]:
 
 async def namespaces(call: Call) -> list[str]:
     """Every namespace that has a topic or a policy, sorted, of those in which who asks may have a right."""
-    topics = call.service.topics
+    topics = call.service.opening.topics
     there = await topics.directory.namespaces() | topics.policies.namespaces
     return await call.seen(sorted(there), lambda who, namespace: who.knows(namespace))
 
@@ -137,10 +137,10 @@ async def get_policies(call: Call) -> NamespacePolicies:
     """What holds for the namespace's topics that do not say otherwise; null inherits the service's setting."""
     namespace = call.path["namespace"]
     check_namespace(namespace)
-    return call.service.topics.policies.of(namespace)
+    return call.service.opening.topics.policies.of(namespace)
 
 
 async def set_policies(call: Call, policies: NamespacePolicies) -> None:
     """The body replaces the policies; they hold here at once, and at other instances in a moment."""
     call.note(policies)
-    await call.service.topics.policies.set(call.path["namespace"], policies)
+    await call.service.opening.topics.policies.set(call.path["namespace"], policies)

@@ -92,7 +92,7 @@ async def start(call: Call, asked: StartTransaction) -> Answer:
     takes.
     """
     kind = TransactionType.LONG if asked.type == "long" else TransactionType.SHORT
-    return _transaction_answer(call, await call.service.transactions.start(kind, asked.timeout_ms, _owner(call)))
+    return _transaction_answer(call, await call.service.opening.transactions.start(kind, asked.timeout_ms, _owner(call)))
 
 
 async def can_commit(call: Call, changes: Changes) -> CanCommit:
@@ -104,7 +104,7 @@ async def can_commit(call: Call, changes: Changes) -> CanCommit:
     pointer = pointer_of(call)
     _by(call)
     keys = await _keys(call, changes)
-    store_id = await call.service.transactions.can_commit(pointer, keys, changes.resource, _by(call), _may_appear(call))
+    store_id = await call.service.opening.transactions.can_commit(pointer, keys, changes.resource, _by(call), _may_appear(call))
     return CanCommit(store_id=store_id)
 
 
@@ -119,8 +119,8 @@ async def commit(call: Call, changes: Changes) -> TransactionStatus:
         if changes.resource is not None:
             raise InvalidRequest("a resource goes with can-commit only")
         keys = await _keys(call, changes)
-        await call.service.transactions.commit(pointer, keys, _by(call), _may_appear(call))
-    return _ended(call, await call.service.transactions.show(pointer))
+        await call.service.opening.transactions.commit(pointer, keys, _by(call), _may_appear(call))
+    return _ended(call, await call.service.opening.transactions.show(pointer))
 
 
 async def abort(call: Call, asked: AbortTransaction) -> TransactionStatus:
@@ -131,26 +131,26 @@ async def abort(call: Call, asked: AbortTransaction) -> TransactionStatus:
     """
     pointer = pointer_of(call)
     with of_another(call):
-        await call.service.transactions.abort(pointer, asked.unless_prepared, _by(call, Right.OPERATE))
-    return _ended(call, await call.service.transactions.show(pointer))
+        await call.service.opening.transactions.abort(pointer, asked.unless_prepared, _by(call, Right.OPERATE))
+    return _ended(call, await call.service.opening.transactions.show(pointer))
 
 
 async def invalidate(call: Call) -> TransactionStatus:
     """Give the transaction up: as abort, and it stays in the list of invalid ones until it is pruned. Idempotent."""
     pointer = pointer_of(call)
     with of_another(call):
-        await call.service.transactions.invalidate(pointer, _by(call, Right.OPERATE))
-    return _ended(call, await call.service.transactions.show(pointer))
+        await call.service.opening.transactions.invalidate(pointer, _by(call, Right.OPERATE))
+    return _ended(call, await call.service.opening.transactions.show(pointer))
 
 
 async def checkpoint(call: Call) -> Answer:
     """A further write pointer for a transaction in progress. Answers as the start does."""
-    return _transaction_answer(call, await call.service.transactions.checkpoint(pointer_of(call), _by(call)))
+    return _transaction_answer(call, await call.service.opening.transactions.checkpoint(pointer_of(call), _by(call)))
 
 
 async def show(call: Call) -> TransactionStatus:
     """What became of a transaction: `in_progress`, `committed`, `aborted` or `invalid`. What is answered is durable."""
-    return await call.service.transactions.show(pointer_of(call), _by(call, Right.OPERATE))
+    return await call.service.opening.transactions.show(pointer_of(call), _by(call, Right.OPERATE))
 
 
 async def list_(call: Call) -> Sequence[TransactionStatus]:
@@ -164,7 +164,7 @@ async def list_(call: Call) -> Sequence[TransactionStatus]:
     after, limit = query_int(call, "after", 0), query_limit(call)
     if not 0 <= after <= _LARGEST:
         raise InvalidRequest(f"after is a write pointer, not {after}")
-    return await call.service.transactions.list(state, after, limit, _by(call, Right.OPERATE))
+    return await call.service.opening.transactions.list(state, after, limit, _by(call, Right.OPERATE))
 
 
 async def prune(call: Call, asked: PruneInvalid) -> Pruned:
@@ -175,7 +175,7 @@ async def prune(call: Call, asked: PruneInvalid) -> Pruned:
     if asked.before_ms is not None and asked.before_ms < 0:
         raise InvalidRequest(f"beforeMs is a time in ms since 1970, not {asked.before_ms}")
     pointers = None if asked.write_pointers is None else _checked(asked.write_pointers)
-    return Pruned(pruned=await call.service.transactions.prune(pointers, asked.before_ms))
+    return Pruned(pruned=await call.service.opening.transactions.prune(pointers, asked.before_ms))
 
 
 # --- for services that hold messages of transactions
@@ -186,13 +186,13 @@ async def states(call: Call, asked: WritePointers) -> dict[str, TransactionState
 
     Without `operate` those of other principals are left out.
     """
-    found = await call.service.transactions.states(_checked(asked.write_pointers), _by(call, Right.OPERATE))
+    found = await call.service.opening.transactions.states(_checked(asked.write_pointers), _by(call, Right.OPERATE))
     return {str(pointer): state for pointer, state in found.items()}
 
 
 async def enlist(call: Call, asked: Participant) -> Enlisted:
     """Note that a participant is about to hold messages under the pointer. `enlisted` false: it was never handed out here."""
-    transactions = call.service.transactions
+    transactions = call.service.opening.transactions
     owned = await transactions.enlist(pointer_of(call), asked.participant, _by(call, Right.SERVICE))
     await transactions.synced()  # the participant writes to a store of its own, which knows nothing of this one's order
     return Enlisted(enlisted=owned is not None, owner=None if owned is None else owned.owner)
@@ -200,7 +200,7 @@ async def enlist(call: Call, asked: Participant) -> Enlisted:
 
 async def acknowledge(call: Call) -> None:
     """The participant has dealt with the end of the transaction. Idempotent."""
-    await call.service.transactions.acknowledge(pointer_of(call), call.path["participant"])
+    await call.service.opening.transactions.acknowledge(pointer_of(call), call.path["participant"])
 
 
 async def unacknowledged(call: Call) -> Sequence[Settlement]:
@@ -224,7 +224,7 @@ async def _unacknowledged(call: Call, store_id: str, wait_ms: int, wanted: Wante
     if wait_ms < 0:
         raise InvalidRequest(f"wait is 0 ms or more, not {wait_ms}")
     wait_seconds = min(wait_ms, call.service.settings.max_wait_ms) / 1000
-    return await call.service.transactions.unacknowledged(wait_seconds, store_id, wanted)
+    return await call.service.opening.transactions.unacknowledged(wait_seconds, store_id, wanted)
 
 
 # --- in and out
@@ -264,7 +264,7 @@ def _may_appear(call: Call) -> MayAppear | None:
     asked for it."""
     if OWNER in call.query or call.service.settings.only_transactions:
         return None
-    topics, anywhere = call.service.topics, call.principal.may(Right.ADMIN)
+    topics, anywhere = call.service.opening.topics, call.principal.may(Right.ADMIN)
     if anywhere and not topics.rolled_back.keys:
         return None
 

@@ -25,7 +25,7 @@ async def verify(call: Call) -> Answer:
     off.
     """
     log = await call.log()
-    steps = verify_log(call.service.store, log)
+    steps = verify_log(call.service.opening.store, log)
     first = await _next(call, steps)  # a store that cannot be read is answered with a status
     return Answer(_lines(call, log, steps, first), NDJSON)
 
