@@ -168,7 +168,10 @@ def test_a_request_that_has_begun_to_arrive_or_whose_connection_has_just_been_ta
         Topic(service.url, "t").session.close()
         asked = publish("x")
         connection.sendall(asked[:begun])
-        until(lambda: any(each._head_bytes == begun for each in service.server._shared.connections), "it has arrived")
+        until(
+            lambda: any(each._framing and each._framing.head_bytes == begun for each in service.server._shared.connections),
+            "it has arrived",
+        )
         service.stop()
         until(lambda: is_closed(service))
         connection.sendall(asked[begun:])

@@ -158,7 +158,7 @@ def test_what_stands_before_the_first_request_with_the_header_is_not_of_them() -
         await wire.send(asked(FAILS, 0).replace(PIPELINE.encode(), b"x: y") + asked(STEP, 1) + asked(STEP, 2), turns=3)
         assert [*stations.pending] == [0]
         stations.tell(0)
-        assert [*stations.pending] == [1, 2]
+        await until(lambda: [*stations.pending] == [1, 2])
         stations.tell(1)
         stations.tell(2)
 
@@ -175,6 +175,7 @@ def test_those_under_way_together_are_bounded_and_each_counts_as_one_of_its_prin
         await other.send(asked(STEP, 100), turns=9)
         assert [status for status, _ in other.answers()] == [503]
         for number in range(9):
+            await until(lambda number=number: number in stations.pending)  # type: ignore[misc]
             stations.tell(number)
         assert [status for status, _ in wire.answers()] == [200] * 9
         assert wire.reads

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from oncelog.errors import MethodNotAllowed, NotFound, Unauthorized
 from oncelog_service.clock import SystemClock
 from oncelog_service.config import Settings
-from oncelog_service.rest import protocol
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.bounds.pace import Pace
 from oncelog_service.rest.exchange import CONTINUE, Admitted, Answers, Exchange, Head, Step
@@ -152,6 +151,12 @@ class Wire(asyncio.Transport):
     def resume_reading(self) -> None:
         self.reads = True
 
+    @property
+    def is_done(self) -> bool:
+        """All that has come is answered."""
+        connection = self.protocol
+        return self.closed or (connection._current is None and not (connection._framing and connection._framing.has_more))
+
     async def send(self, data: bytes, turns: int = 0) -> None:
         """As the network brings it: only while the protocol reads."""
         await until(lambda: self.reads or self.closed)
@@ -243,6 +248,11 @@ ENDS = [
 LAST = st.sampled_from(ENDS)
 
 
+def exchanges() -> int:
+    """How many requests are remembered."""
+    return sum(type(each) is Exchange for each in gc.get_objects())
+
+
 async def until(holds: Callable[[], object]) -> None:
     """Give the event loop turns until this holds."""
     for _ in range(1_000):
@@ -298,7 +308,7 @@ def test_however_the_bytes_are_cut_the_same_is_answered_and_done_in_order(
             for cut, turns in [*cuts, (len(raw), 0)]:
                 await wire.send(raw[at:cut], turns)
                 at = cut
-            await until(lambda: not shared.exchanges)
+            await until(lambda wire=wire: wire.is_done)  # type: ignore[misc]
             await asyncio.sleep(0)
             answers, expected = wire.answers(), [each.status for each in told]
             if last is not None and last.status == 400 and len(answers) < len(expected):
@@ -375,7 +385,7 @@ def test_to_a_client_that_does_not_read_nothing_more_is_answered_and_what_it_sen
         assert echo.seen == [], "each is begun when its answer can be written"
         assert not wire.reads
         wire.protocol.resume_writing()
-        await until(lambda: not shared.exchanges)
+        await until(lambda: wire.is_done)
         assert [status for status, _ in wire.answers()] == [200] * 5
         assert wire.reads
 
@@ -470,17 +480,19 @@ def test_of_a_head_request_only_the_head_is_answered() -> None:
     run(check)
 
 
-def test_of_one_clients_requests_so_many_wait_behind_another_and_those_beyond_are_not_obeyed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(protocol, "MAX_BEHIND", 9)
-
+def test_what_waits_behind_a_request_is_bytes_and_is_answered_however_much_it_is() -> None:
     async def check(echo: Echo, shared: Shared) -> None:
         wire = Wire(shared)
-        await wire.send(b"".join(declared(b"%d" % number) for number in range(20)))
-        await until(lambda: wire.closed)
-        assert [status for status, _ in wire.answers()] == [200] * 10
-        assert echo.seen == [b"%d" % number for number in range(10)]
+        echo.gate.clear()
+        gc.collect()
+        before = exchanges()
+        await wire.send(b"".join(declared(b"%d" % number) for number in range(2_000)), turns=9)
+        assert exchanges() == before + 1
+        assert not wire.reads
+        echo.gate.set()
+        await in_time(lambda: wire.is_done)
+        assert [body for _, body in wire.answers()] == echo.seen == [b"%d" % number for number in range(2_000)]
+        assert wire.reads
 
     run(check)
 
@@ -556,9 +568,6 @@ def test_of_a_request_that_was_refused_nothing_stays_until_a_collection(raw: byt
         await until(lambda: not shared.connections)
         vars(wire).clear()  # as a transport lets go of what it was of
 
-    def exchanges() -> int:
-        return sum(type(each) is Exchange for each in gc.get_objects())
-
     gc.collect()
     gc.disable()
     try:
@@ -575,7 +584,8 @@ def test_a_head_that_came_before_is_not_parsed_again_and_its_request_is_judged_a
         for _ in range(2):
             await wire.send(raw, 9)
         assert [*shared.heads.known] == [raw[: -len(b"four")]]
-        wire.protocol._parser = _Deaf()
+        assert wire.protocol._framing is not None
+        wire.protocol._framing._parser = _Deaf()
         await wire.send(raw, 9)
         assert wire.answers() == [(200, b"four")] * 3
         shared.application = Refusing()

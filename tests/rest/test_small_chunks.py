@@ -111,8 +111,9 @@ async def test_a_read_full_of_small_chunks_is_looked_at_in_turns_and_taken(size:
     while goes_on:
         taken = shared.traffic.body_bytes
         assert taken - before <= 2 * PARTS_AT_ONCE * size
-        assert below.reads == (not connection._pending and not connection._behind)
-        before, goes_on = taken, bool(connection._pending)
+        assert connection._framing is not None
+        assert below.reads == (not connection._framing.has_more)
+        before, goes_on = taken, connection._framing.has_more
         await asyncio.sleep(0)
     for _ in range(10):
         await asyncio.sleep(0)
@@ -132,7 +133,7 @@ async def test_what_waits_for_its_turn_goes_with_its_connection() -> None:
         for _ in range(10):
             await asyncio.sleep(0)
         assert shared.traffic.body_bytes in (0, taken)
-        assert connection._pending == b""
+        assert connection._framing is None
         if not connection._lost:
             connection.connection_lost(None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 
-from oncelog.errors import InvalidRequest, OncelogError, Overloaded, RequestTooLarge
+from oncelog.errors import OncelogError, Overloaded, RequestTooLarge
 from oncelog.wire.media import AVRO, essence
 from oncelog_service.bounds import cdap
 from oncelog_service.config import Settings
@@ -14,34 +14,18 @@ from oncelog_service.rest.exchange import Arriving, Exchange, Head
 from oncelog_service.rest.packing import is_unpacked_at_once, unpack, unpacked_on, unpacked_size
 from oncelog_service.traffic import Traffic
 
-MAX_HEAD_BYTES = 64 * 2**10
-"""Request line and headers; nginx and Apache refuse at 8 to 32 KiB."""
-
-MAX_HEADERS = 100
-"""Of one request, as Apache takes; a browser sends 20. In 64 KiB there is room for 15,000, of some objects each."""
-
-MAX_BEHIND = 512
-"""Requests that wait behind another one on their connection. All that arrive together are judged in one go, 10 ms of these."""
+MAX_TOGETHER = 512
+"""Requests under way together behind another one on their connection."""
 
 PARTS_AT_ONCE = 4_096
 """Parts of a body, beyond which what else has come has the next turn of the event loop: each costs 1 to 2 µs, whatever it holds,
 and a read of 256 kB has 43,000 chunks of one byte. Nobody is refused for them: who streams what json's iterencode yields sends
 such, and a byte of small requests costs the processor more."""
-PIECE_BYTES = 24 * 2**10
-"""So much is parsed before parts are counted: 4,096 chunks of one byte."""
+PARTS_OF_A_REQUEST = 32
+"""A request costs as much as so many: its head is judged, and it may be done at once."""
 
 _SMALL_BYTES = 512
 """Parts of a body that are joined as they arrive: an object for each of two bytes would be twenty times the body."""
-
-
-def head_too_large() -> InvalidRequest:
-    """What a head beyond MAX_HEAD_BYTES is told."""
-    return InvalidRequest(f"the request's head is larger than {MAX_HEAD_BYTES} bytes")
-
-
-def too_many_headers() -> InvalidRequest:
-    """What a head with more than MAX_HEADERS is told."""
-    return InvalidRequest(f"the request has more than {MAX_HEADERS} headers")
 
 
 def larger_bodies(settings: Settings) -> Callable[[Head], int] | None:

@@ -1,12 +1,12 @@
 """HTTP/1.1 on one connection: requests in, answers out, in their order.
 
-httptools reads the bytes: llhttp is strict, where with h11 a smuggled second request was answered. It limits neither a body nor a
-half-sent head, so both are done here. A request is judged by its head, and a handler sees it when its body is there as a whole:
-then one task, and one write, is what it costs.
+framing.py makes requests of the bytes; here are turns, deadlines and answers. A request is judged by its head, and a handler sees
+it when its body is there as a whole: then one task, and one write, is what it costs.
 
 The invariants:
 
-* Answers leave in the order of their requests; one request at a time is answered. While others wait behind it, nothing is read.
+* Answers leave in the order of their requests; one request at a time is answered. What comes behind it waits as bytes, and while
+  it does, nothing more is read.
 * Where the client asks for it (exchange.PIPELINE), what can be done in a step is under way together with the requests before it.
   The effect is that of one after the other: each is begun in its order, behind one that waits for anything nothing is begun, and
   none is begun that could be on disk while one before it is not (:meth:`exchange.Step.begin`).
@@ -19,7 +19,8 @@ The invariants:
 * The bytes of a body count from when they arrive until the answer is written, or the connection is gone. Where there is no room
   for more, those that come slowest give way, and what arrives in one piece has a quarter of the room for itself.
 * A body that comes packed is unpacked within the same bounds (packing.py), once its turn has come, and before it is judged anew.
-* What one read costs is bounded, too: a body in chunks of a few bytes each, thousands of them in a read, is refused.
+* What one turn of the event loop costs is bounded, too: of chunks of a few bytes each, and of requests, thousands of which may be
+  in a read, so many are looked at, and the rest has the next one.
 * Of answers that are not read no more is held than fits (bounds/unread.py): none is begun before what was written is read, nor
   the next piece of one that comes in pieces.
 * No answer is cut silently: one that is given up ends before its length, or its last chunk, is there; what fails under way is
@@ -41,14 +42,10 @@ from concurrent.futures import Executor
 from contextlib import aclosing
 from email.utils import formatdate
 from functools import partial
-from typing import Any, Protocol, cast
-from urllib.parse import unquote
-
-import httptools
+from typing import Protocol, cast
 
 from oncelog.errors import (
     InternalError,
-    InvalidRequest,
     OncelogError,
     Overloaded,
     RequestTimeout,
@@ -63,18 +60,9 @@ from oncelog_service.rest.answer import Answer, refusal
 from oncelog_service.rest.bounds.places import Awaited, Places, Waits
 from oncelog_service.rest.bounds.unread import BUFFER_BYTES, Unread
 from oncelog_service.rest.exchange import CONTINUE, PIPELINE, Admitted, Exchange, Head, Step
+from oncelog_service.rest.framing import Framing, Request
 from oncelog_service.rest.heads import Heads, Known
-from oncelog_service.rest.limits import (
-    MAX_BEHIND,
-    MAX_HEAD_BYTES,
-    MAX_HEADERS,
-    PARTS_AT_ONCE,
-    PIECE_BYTES,
-    Bodies,
-    head_too_large,
-    larger_bodies,
-    too_many_headers,
-)
+from oncelog_service.rest.limits import MAX_TOGETHER, PARTS_AT_ONCE, PARTS_OF_A_REQUEST, Bodies, larger_bodies
 from oncelog_service.rest.request_log import RequestLog
 from oncelog_service.traffic import Traffic
 
@@ -85,11 +73,6 @@ _IDLE_SECONDS = 75
 
 _JOINED_BYTES = 16 * 2**10
 """A body up to here goes out in one piece with its head; copying a larger one costs more than a second write."""
-
-_HOST = b"host"
-_CODING = b"transfer-encoding"
-_ONCE = (_HOST, b"authorization", b"content-type", b"content-encoding", b"origin", b"sec-fetch-site")
-"""Headers by which a request is judged before anything is done for it."""
 
 _FAREWELL_SECONDS = 2
 """How long who was refused may take to read it and to hang up; nginx's lingering_timeout is 5."""
@@ -174,32 +157,32 @@ class Shared:
         except OncelogError as error:
             exchange.refused = error.with_traceback(None)  # its frames hold the exchange: until a collection
 
-    def begin(self, exchange: Exchange, address: str) -> None:
-        """Its turn has come: it counts as one of whoever asks, or is refused where that one has as many under way as one may."""
-        self.exchanges[exchange] = None
+    def begin(self, exchange: Exchange, address: str, *, waits: bool = False) -> bool:
+        """Its turn has come: it counts as one of whoever asks, or is refused where that one has as many under way as one may.
+        ``waits``: instead of being refused it waits, and False is returned."""
         if exchange.refused is not None:
-            return  # else a flood of those who are refused would have others refused
-        who = self.room_of(exchange, address)
-        if who is not None:
+            self.exchanges[exchange] = None
+            return True  # else a flood of those who are refused would have others refused
+        admitted = exchange.admitted
+        who = address if admitted is None or admitted.who is None else admitted.who
+        fits = self._under_way < self.places.all and (who not in self._of_one or self._of_one[who] < self._most_of_one)
+        if waits and not fits:
+            return False
+        self.exchanges[exchange] = None
+        if fits:
             exchange.who = who
             self._of_one[who] += 1
             self._under_way += 1
-            return
+            return True
         exchange.keep_alive = False
         self.traffic.refused["requests"] += 1
         exchange.refused = Overloaded(
             "as many requests are under way as the service takes of one or of all; try again in a moment"
         )
+        return True
 
-    def room_of(self, exchange: Exchange, address: str) -> Hashable:
-        """As one of whose requests it would count; None: that one, or all, have as many under way as may be."""
-        admitted = exchange.admitted
-        who = address if admitted is None or admitted.who is None else admitted.who
-        fits = who not in self._of_one or self._of_one[who] < self._most_of_one
-        return who if fits and self._under_way < self.places.all else None
-
-    def forget(self, exchange: Exchange) -> None:
-        """It is answered, or nobody waits for its answer. Twice is as once."""
+    def forget(self, exchange: Exchange, *, waits: bool = False) -> None:
+        """It is answered, or nobody waits for that. Twice is as once. ``waits``: it has its turn later, and keeps its body."""
         self.exchanges.pop(exchange, None)
         if (who := exchange.who) is not None:
             exchange.who = None
@@ -208,7 +191,8 @@ class Shared:
                 self._of_one[who] = left
             else:
                 del self._of_one[who]
-        self.bodies.give_back(exchange)
+        if not waits:
+            self.bodies.give_back(exchange)
 
     def note_time(self, exchange: Exchange, status: int, seconds: float) -> None:
         """It is answered; its body was there so long ago, and all before it on its connection was answered."""
@@ -249,7 +233,10 @@ class HttpConnection(asyncio.Protocol):
         if placed:
             shared.places.take(address)
         self._loop = asyncio.get_running_loop()
-        self._parser: httptools.HttpRequestParser | None = _parser(self)
+        self._framing: Framing | None = Framing(shared.heads)
+        """None: nothing more is read of what comes."""
+        self._is_paused = False
+        """Nothing is read from the transport."""
         self._lost = False
         self._writable = asyncio.Event()
         self._writable.set()
@@ -265,26 +252,20 @@ class HttpConnection(asyncio.Protocol):
         """The request whose turn it is; it may still be arriving."""
         self._together: deque[Exchange] = deque()
         """Those that are under way behind it, in a step each."""
-        self._behind: deque[Exchange] = deque()
-        """Those that arrived before it was answered, and are not begun."""
+        self._next: Exchange | None = None
+        """The one behind all of these, which waits until they are answered."""
+        self._newest: Exchange | None = None
+        """The one whose body comes, or came last."""
+        self._raw = b""
+        """Its head as it came."""
         self._pipelines = False
         """The client has asked for it with a request, and with all that follow."""
-        self._newest: Exchange | None = None
-        """The one that the parser is in, or was in."""
+        self._will_look = False
+        """Something of that waits for the next turn of the event loop."""
+        self._ends_soon = False
+        """The answer to the last request that has come is the last one."""
 
         self._phase = _HEAD
-        self._is_within = False
-        """The parser is between the first byte of a request and its last."""
-        self._head_bytes = 0
-        """At most so many bytes have arrived without one of a body between: of a head, of trailers, of extensions of chunks."""
-        self._parts = 0
-        """Of bodies, in this turn of the event loop."""
-        self._pending = b""
-        """What has come and waits for the next turn."""
-        self._url = b""
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._without_upgrade = b""
-        """A head that asks for another protocol, to be parsed again without the question."""
 
         self._due: float | None = None
         """When the client must have sent what it is waited for; None: nothing has begun to be waited for."""
@@ -317,7 +298,7 @@ class HttpConnection(asyncio.Protocol):
         if exchange is not None and exchange.is_under_way:
             until = self._shared.unread.enough_until(self)
             return None if until is None else Waits(Awaited.READING, until)
-        if self._due is None:
+        if self._due is None or self._will_look:
             return None
         if exchange is None:
             return Waits(_AWAITED[self._phase], self._due)
@@ -343,7 +324,7 @@ class HttpConnection(asyncio.Protocol):
         self._lost = True
         self.leave()
         self._shared.told.pop(self, None)
-        self._parser, self._pending = None, b""  # the parser refers to the connection, which refers to it
+        self._read_no_more()
         self._is_full = False
         self._writable.set()
         self._shared.unread.ends(self)
@@ -367,169 +348,111 @@ class HttpConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._is_full = False
         self._writable.set()
-        if self._behind:
-            self._go_ahead()
-            self._read_on()
         if not self._transport.is_closing():
             self._shared.unread.ends(self)
+            self._look_soon()
 
     def data_received(self, data: bytes) -> None:
-        if self._parser is None:
+        """Looks at what has come as far as its turn is, and as one turn of the event loop may; the rest waits."""
+        framing, parts = self._framing, 0
+        if framing is None:
             return
-        if self._pending:  # somebody above the socket had more than was to be read
-            self._pending += data
-            return
-        if self._current is not None or self._is_within:
-            self._look_at(data)
-            return
-        end = data.find(b"\r\n\r\n") + 4
-        if end < 4 or not self._is_known(data, end):
-            before = self._newest
-            self._look_at(data)
-            if end >= 4 and self._newest is not before:
-                self._note_head(data, end)
-
-    def _is_known(self, data: bytes, end: int) -> bool:
-        """Takes all of it for one request, if its head, which ends there, came before, byte for byte, and its body is there."""
-        shared = self._shared
-        known = shared.heads.known.get(data[:end])
-        if known is None or len(data) - end != known.length:
-            return False
-        method, path, query, target, headers, _, address = known
-        shown = self.certificate, self.certificate_ends_ms, self.nameless, shared.requests.id_of(headers)
-        exchange = Exchange(Head(method, path, query, target, headers, self._peer, *shown), not shared.draining)
-        exchange.pipelined = self._pipelines = self._pipelines or (PIPELINE in headers and headers[PIPELINE] == b"1")
-        shared.judge(exchange, address)
-        if exchange.refused is None:
-            try:
-                shared.bodies.take(exchange, data[end:])
-            except OncelogError as error:
-                exchange.refused = error.with_traceback(None)
-        self._newest = self._current = exchange
-        self._phase, self._due = _BETWEEN, None
-        exchange.complete = True
-        shared.begin(exchange, self.address)
-        self._begin(exchange)
-        return True
-
-    def _note_head(self, data: bytes, end: int) -> None:
-        """Remembers the head that began what has come, if that was one request that may be done in a step, and no more."""
-        exchange = self._newest
-        if exchange is None or exchange.admitted is None or exchange.admitted.step is None:
-            return
-        if self._is_within or not (exchange.complete and exchange.keep_alive):
-            return
-        head, size = exchange.head, exchange.size
-        if end + size == len(data) and head.header(b"content-length") == b"%d" % size:
-            known = Known(head.method, head.path, head.query, head.target, head.headers, size, exchange.admitted.address)
-            self._shared.heads.came(data[:end], known)
-
-    def _look_at(self, data: bytes) -> None:
-        """Parses as much of what has come as one turn of the event loop may; the rest has the next one."""
-        self._parts = at = 0
         try:
-            while at < len(data) and self._parser is not None and self._parts <= PARTS_AT_ONCE:
-                piece = data[at : at + PIECE_BYTES]
-                at += len(piece)
-                self._head_bytes += len(piece)
-                while piece and self._parser is not None:
-                    piece = self._parsed(piece)
-        except httptools.HttpParserError as error:
-            told = error.__context__  # what was raised in a call of the parser's
-            self._refuse(told if isinstance(told, OncelogError) else InvalidRequest("Invalid HTTP request received."))
-        else:
-            if self._phase != _BETWEEN and self._head_bytes > MAX_HEAD_BYTES:
-                self._refuse(head_too_large())
-            elif self._phase == _BODY and self._newest is not None and self._newest.refused is None:
-                self._newest.waited = True
-                self._shared.bodies.is_still_arriving(self._newest, self._refuse)
-        if self._behind:
-            self._transport.pause_reading()
-        if at < len(data) and self._parser is not None:
-            self._pending = data[at:]
-            self._transport.pause_reading()
-            self._loop.call_soon(self._go_on)
-        self._watch()
-
-    def _go_on(self) -> None:
-        """Others have had a turn."""
-        data, self._pending = self._pending, b""
-        if self._transport.is_closing():
+            while self._current is None or self._phase == _BODY or (self._pipelines and self._next is None):
+                event = framing.next(data)
+                if event is None:
+                    break
+                data = b""
+                if isinstance(event, Request):
+                    parts += PARTS_OF_A_REQUEST
+                    self._arrives(event, framing)
+                elif isinstance(event, bytes):
+                    parts += 1
+                    self._takes(event)
+                else:
+                    self._is_there(event.keep_alive)
+                if not framing.has_more or parts > PARTS_AT_ONCE or self._framing is None:
+                    break
+            else:
+                if data:
+                    framing.hold(data)
+        except OncelogError as error:
+            self._refuse(error)
+        if self._framing is None:
             return
-        if self._parser is not None:
-            self._look_at(data)
-        self._read_on()  # also where no more is parsed: what still comes is dropped
+        if self._phase == _BETWEEN and framing.is_within:
+            self._phase, self._due = _HEAD, None
+        elif self._phase == _BODY and self._newest is not None and self._newest.refused is None:
+            self._newest.waited = True
+            self._shared.bodies.is_still_arriving(self._newest, self._refuse)
+        if framing.has_more != self._is_paused:
+            self._is_paused = framing.has_more
+            (self._transport.pause_reading if self._is_paused else self._transport.resume_reading)()
+        if parts > PARTS_AT_ONCE:
+            self._look_soon()
+        if (exchange := self._current) is None or exchange.handed_over is None:
+            self._watch()
 
-    def _read_on(self) -> None:
-        if not (self._pending or self._behind):
+    def _look_soon(self) -> None:
+        """What waits has the next turn of the event loop."""
+        if not self._will_look:
+            self._will_look = True
+            self._loop.call_soon(self._look_on)
+
+    def _look_on(self) -> None:
+        self._will_look = False
+        if self._is_over:
+            self._read_no_more()
+            return
+        if self._next is not None:
+            self._go_ahead()
+        if self._framing is not None and self._framing.has_more:
+            self.data_received(b"")
+
+    def _read_no_more(self) -> None:
+        """What still comes is dropped."""
+        if self._framing is not None:
+            self._framing.close()
+            self._framing = None
+        if self._is_paused and not (self._lost or self._transport.is_closing()):
+            self._is_paused = False
             self._transport.resume_reading()
 
-    def _parsed(self, data: bytes) -> bytes:
-        """Parses, and returns what is left.
-
-        Who asks for another protocol is answered in this one: Java's client does so in its first request. The parser would leave
-        the body out, and end; so another one is given the same head without the question.
-        """
-        assert self._parser is not None
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._parser = _parser(self)
-            head, self._without_upgrade = self._without_upgrade, b""
-            return head + data[upgrade.args[0] :]
-        return b""
-
-    def _head_without_upgrade(self, method: str) -> bytes:
-        assert self._parser is not None
-        if method == "CONNECT":
-            raise InvalidRequest("this is no proxy")
-        lines = [f"{method} ".encode(), self._url, f" HTTP/{self._parser.get_http_version()}\r\n".encode()]
-        lines += [b"%b: %b\r\n" % header for header in self._headers if header[0] != b"upgrade"]
-        return b"".join(lines) + b"\r\n"
-
-    # --- what the parser calls
-
-    def on_message_begin(self) -> None:
-        """The first byte of a head."""
-        self._is_within = True
-        self._phase, self._due = _HEAD, None
-        self._url, self._headers = b"", []
-
-    def on_url(self, url: bytes) -> None:
-        """The request's target, or a part of it."""
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or what is sent as one behind a chunked body and is nothing to us."""
-        if self._phase == _HEAD:
-            if len(self._headers) >= MAX_HEADERS:
-                raise too_many_headers()
-            self._headers.append((name.lower(), value.rstrip(b" \t")))  # no part of it, and the parser takes off the leading one
-
-    def on_headers_complete(self) -> None:
-        """The head is there: who answers is known now, or that nobody does."""
-        if self._head_bytes > MAX_HEAD_BYTES and self._head_size() > MAX_HEAD_BYTES:
-            raise head_too_large()
-        if len(self._behind) + len(self._together) >= MAX_BEHIND:
-            raise Overloaded("so many requests behind one another are not taken")
-        assert self._parser is not None
-        head = self._head(self._parser.get_method().decode("ascii"))
-        if self._parser.should_upgrade():
-            self._without_upgrade = self._head_without_upgrade(head.method)
-            return
-        self._phase, self._due, self._head_bytes = _BODY, None, 0
-        keep_alive = self._parser.get_http_version() != "1.0" and self._parser.should_keep_alive() and not self._shared.draining
-        exchange = self._newest = Exchange(head, keep_alive)
-        exchange.pipelined = self._pipelines = self._pipelines or head.headers.get(PIPELINE) == b"1"
-        self._shared.judge(exchange)
-        if exchange.admitted is not None and exchange.admitted.checking is not None:
-            exchange.admitted.checking.add_done_callback(partial(self._has_checked, exchange))
-        if self._current is None:
+    def _arrives(self, request: Request, framing: Framing) -> None:
+        """The head is there, of one that came before the body, too: who answers is known now, or that nobody does."""
+        shared, headers, body = self._shared, request.headers, request.body
+        method, path, query, target = request[:4]
+        shown = self.certificate, self.certificate_ends_ms, self.nameless, shared.requests.id_of(headers)
+        head = Head(method, path, query, target, headers, self._peer, *shown, request.takes_chunks)
+        exchange = self._newest = Exchange(head, request.keep_alive)
+        exchange.pipelined = self._pipelines = self._pipelines or (PIPELINE in headers and headers[PIPELINE] == b"1")
+        shared.judge(exchange, request.address)
+        if (self._ends_soon or shared.draining) and (exchange.refused is not None or not framing.has_more):
+            exchange.keep_alive = False
+        self._due = None
+        if body is None:
+            self._phase, self._raw = _BODY, request.raw
+            if exchange.admitted is not None and exchange.admitted.checking is not None:
+                exchange.admitted.checking.add_done_callback(partial(self._has_checked, exchange))
+        else:
+            self._phase = _BETWEEN
+            exchange.complete = True
+            if exchange.refused is None:
+                try:
+                    shared.bodies.take(exchange, body)
+                except OncelogError as error:
+                    exchange.refused = error.with_traceback(None)
+        if self._current is not None:
+            self._next = exchange
+            if body is not None:
+                self._go_ahead()
+        elif body is None:
             self._current = exchange
             self._take_turn(exchange)
         else:
-            exchange.waited = bool(self._behind) or not self._pipelines
-            self._behind.append(exchange)
+            self._current = exchange
+            shared.begin(exchange, self.address)
+            self._begin(exchange)
 
     def _has_checked(self, exchange: Exchange, checking: asyncio.Future[None]) -> None:
         """Nobody is known to ask: what is still to come of the body is not taken."""
@@ -539,10 +462,8 @@ class HttpConnection(asyncio.Protocol):
             self._shared.bodies.give_back(exchange)
             self._refuse_one(exchange, error)
 
-    def on_body(self, part: bytes) -> None:
-        """A part of a body."""
-        self._head_bytes = 0
-        self._parts += 1
+    def _takes(self, part: bytes) -> None:
+        """A part of the newest one's body is there."""
         exchange = self._newest
         if exchange is None or exchange.refused is not None:
             return
@@ -552,46 +473,34 @@ class HttpConnection(asyncio.Protocol):
             self._shared.bodies.give_back(exchange)
             self._refuse_one(exchange, error)
 
-    def on_message_complete(self) -> None:
-        """The body is there."""
-        if self._without_upgrade:
-            return
-        self._is_within = False
-        self._phase, self._due, self._head_bytes = _BETWEEN, None, 0
+    def _is_there(self, keep_alive: bool) -> None:
+        """The newest one's body is there as a whole."""
+        self._phase, self._due = _BETWEEN, None
         exchange = self._newest
-        if exchange is not None and exchange.refused is None:
-            assert self._parser is not None
-            exchange.complete = True
-            if exchange.arriving is not None:
-                exchange.waited = True
-                self._shared.bodies.has_arrived(exchange)
-            exchange.keep_alive &= self._parser.should_keep_alive()  # what follows a chunked body may have the last word
-            if exchange is self._current:
-                self._begin(exchange)
-            else:
-                self._go_ahead()
+        if exchange is None or exchange.refused is not None:
+            return
+        exchange.complete = True
+        if exchange.arriving is not None:
+            exchange.waited = True
+            self._shared.bodies.has_arrived(exchange)
+        exchange.keep_alive = exchange.keep_alive and keep_alive
+        if self._raw:
+            self._note_head(exchange)
+        if self._ends_soon or self._shared.draining:
+            self.ends_soon()
+        if exchange is self._current:
+            self._begin(exchange)
+        elif exchange is self._next:
+            self._go_ahead()
 
-    def _head_size(self) -> int:
-        return len(self._url) + sum(len(name) + len(value) for name, value in self._headers)
-
-    def _head(self, method: str) -> Head:
-        url = httptools.parse_url(self._url)
-        path = url.path.decode("ascii")
-        target = path if not url.query else f"{path}?{url.query.decode('latin-1')}"
-        headers = dict(reversed(self._headers))
-        is_old = self._parser is not None and self._parser.get_http_version() == "1.0"
-        if _HOST not in headers and not is_old:
-            raise InvalidRequest("the request has no Host header")
-        if len(headers) < len(self._headers):
-            _check_once(self._headers)
-        if _CODING in headers and [value.strip().lower() for name, value in self._headers if name == _CODING] != [b"chunked"]:
-            # Whoever stands between may undo what it knows, and find another end of the body (RFC 9112, 6.1).
-            raise InvalidRequest("transfer-encoding may be chunked, and no other coding is read")
-        if url.host is not None:  # who names it in the target means that (RFC 9112, 3.2.2)
-            headers[_HOST] = _authority(url)
-        path = unquote(path) if "%" in path else path
-        shown = self.certificate, self.certificate_ends_ms, self.nameless, self._shared.requests.id_of(headers)
-        return Head(method, path, url.query or b"", target, headers, self._peer, *shown, not is_old)
+    def _note_head(self, exchange: Exchange) -> None:
+        """Remembers the head of one that may be done in a step, with a body of the length that it has declared."""
+        admitted, head, size = exchange.admitted, exchange.head, exchange.size
+        if admitted is None or admitted.step is None or not exchange.keep_alive:
+            return
+        if head.header(b"content-length") == b"%d" % size:
+            known = Known(head.method, head.path, head.query, head.target, head.headers, size, admitted.address)
+            self._shared.heads.came(self._raw, known)
 
     # --- one request after another
 
@@ -605,49 +514,49 @@ class HttpConnection(asyncio.Protocol):
         if exchange.refused is not None or exchange.complete:
             self._begin(exchange)
 
-    def _begin(self, exchange: Exchange) -> None:
-        """Has it answered: in one step, where nothing has to be waited for."""
-        if not self._is_stepped(exchange):
-            exchange.answering = self._loop.create_task(self._answer(exchange))
-
-    def _is_stepped(self, exchange: Exchange, behind: Step | None = None) -> bool:
-        """Has it done in one step, ``behind`` one that is under way; False: nothing was done, it has to wait, or is refused."""
+    def _begin(self, exchange: Exchange, behind: Step | None = None) -> bool:
+        """Has it answered: in one step, where nothing has to be waited for, else by a task. ``behind``: this step is under way;
+        what cannot be done in one then is not begun, and False is returned."""
         admitted = exchange.admitted
-        if admitted is None or admitted.step is None or exchange.refused is not None or self._is_full:
-            return False
-        if exchange.waited:
+        if exchange.waited and not self._is_full and admitted is not None and admitted.step is not None:
             exchange.waited = False
             self._shared.judge(exchange)
-            return self._is_stepped(exchange, behind)
-        exchange.began = self._loop.time()
-        step = exchange.handed_over = admitted.step(exchange, self)
-        try:
-            if step.begin(behind):
-                return True
-        except Exception:
-            _log.exception("%s %s failed", exchange.head.method, as_said(exchange.head.path))
-            exchange.refused = InternalError()
-        exchange.handed_over = None
+            admitted = exchange.admitted
+        if admitted is not None and admitted.step is not None and exchange.refused is None and not self._is_full:
+            exchange.began = self._loop.time()
+            step = exchange.handed_over = admitted.step(exchange, self)
+            try:
+                if step.begin(behind):
+                    return True
+            except Exception:
+                _log.exception("%s %s failed", exchange.head.method, as_said(exchange.head.path))
+                exchange.refused = InternalError()
+            exchange.handed_over = None
+        if behind is None:
+            exchange.answering = self._loop.create_task(self._answer(exchange))
         return False
 
     def _go_ahead(self) -> None:
-        """Begins those behind that may be under way together with what is, as far as none of them has to wait."""
-        while self._behind:
-            exchange, before = self._behind[0], self._together[-1] if self._together else self._current
-            if before is None or not self._goes_along(exchange, before):
-                exchange.waited = True
-                return
-            self._together.append(self._behind.popleft())
+        """Begins the next one, if it may be under way together with what is."""
+        exchange, before = self._next, self._together[-1] if self._together else self._current
+        if exchange is None or before is None:
+            return
+        if self._goes_along(exchange, before):
+            self._together.append(exchange)
+            self._next = None
+        else:
+            exchange.waited = True
 
     def _goes_along(self, exchange: Exchange, before: Exchange) -> bool:
         """Begins it while the one before it is under way; False: it was not."""
-        step = before.handed_over
+        step, shared = before.handed_over, self._shared
         if step is None or not (before.pipelined and before.keep_alive and exchange.complete) or exchange.asks_to_continue:
             return False
-        if self._shared.room_of(exchange, self.address) is None or not self._is_stepped(exchange, step):
+        if len(self._together) >= MAX_TOGETHER or not shared.begin(exchange, self.address, waits=True):
             return False
-        if exchange.answer is None:
-            self._shared.begin(exchange, self.address)
+        if not self._begin(exchange, step):
+            shared.forget(exchange, waits=True)
+            return False
         return True
 
     def give(self, exchange: Exchange, answer: Answer) -> None:
@@ -686,10 +595,10 @@ class HttpConnection(asyncio.Protocol):
         for exchange in self._together:
             if exchange.answer is not None:
                 self._note(exchange, exchange.answer)
-        for exchange in self._behind:
-            self._shared.forget(exchange)
+        if self._next is not None:
+            self._shared.forget(self._next)
         self._together.clear()
-        self._behind.clear()
+        self._next = None
 
     @property
     def _is_over(self) -> bool:
@@ -706,7 +615,7 @@ class HttpConnection(asyncio.Protocol):
         """What came cannot be read, and no more is read. It is told where no other request waits for its answer, and where it is
         not the rest of one that has been answered."""
         error = error.with_traceback(None)
-        self._parser = None
+        self._read_no_more()
         self._has_cut = True
         if self._current is None and self._phase == _BODY:
             self._close()
@@ -842,28 +751,26 @@ class HttpConnection(asyncio.Protocol):
         self._current = None
         if not exchange.keep_alive:
             if exchange.pipelined:
-                self._parser, self._pending, self._has_cut = None, b"", True  # there may be more to come than was looked at
+                self._read_no_more()
+                self._has_cut = True  # there may be more to come than was looked at
             self._let_go()
             self._close()
             return None
         if self._together:
             self._current = self._together.popleft()
-        if self._behind:
-            if self._is_over:
-                return None
-            if self._current is None:
-                self._current = self._behind.popleft()
-                self._take_turn(self._current)
-            self._go_ahead()
-            self._read_on()
+        elif self._next is not None and not self._is_over:
+            self._current, self._next = self._next, None
+            self._take_turn(self._current)
+        if self._next is not None or (self._framing is not None and self._framing.has_more):
+            self._look_soon()
         self._watch()
         return self._current
 
     def ends_soon(self) -> None:
-        """Has the connection end with the answer that is under way; of several, with the last one."""
-        waiting = self._behind or self._together
-        last = waiting[-1] if waiting else self._current
-        if last is not None:
+        """Has the connection end with the answer that is under way; where more has come, with the answer to the last of it."""
+        self._ends_soon = True
+        last = self._next or (self._together[-1] if self._together else self._current)
+        if last is not None and not (last.complete and self._framing is not None and self._framing.has_more):
             last.keep_alive = False
 
     def shut_down(self) -> None:
@@ -872,11 +779,11 @@ class HttpConnection(asyncio.Protocol):
         Who has just connected, and has not asked yet, is given a moment to do so.
         """
         self.ends_soon()
-        if self._current is not None:
+        if self._current is not None or self._will_look:
             return
         if self._phase == _BETWEEN:
             self._close()
-        elif self._phase == _HEAD and not self._head_bytes:
+        elif self._phase == _HEAD and self._framing is not None and not self._framing.head_bytes:
             self._due = self._loop.time() + _FIRST_BYTES_SECONDS
             self._watch()
 
@@ -889,7 +796,6 @@ class HttpConnection(asyncio.Protocol):
         if self._has_cut and not self._transport.is_closing() and self._transport.can_write_eof():
             self._has_cut = False
             self._transport.write_eof()
-            self._transport.resume_reading()
             self._phase, self._due = _FAREWELL, None
             self._watch()
             return
@@ -932,23 +838,3 @@ class HttpConnection(asyncio.Protocol):
             self._close()
         else:
             self._refuse(RequestTimeout(f"the body did not arrive within {self._shared.patience[_BODY]:g} s"))
-
-
-def _check_once(headers: list[tuple[bytes, bytes]]) -> None:
-    """Raises InvalidRequest: of two headers, whoever stands between may look at the other one."""
-    names = [name for name, _ in headers]
-    for name in _ONCE:
-        if names.count(name) > 1:
-            raise InvalidRequest(f"the request has more than one {name.decode()} header")
-
-
-def _authority(url: Any) -> bytes:
-    host: bytes = b"[%b]" % url.host if b":" in url.host else url.host
-    return host if url.port is None else b"%b:%d" % (host, url.port)
-
-
-def _parser(connection: HttpConnection) -> httptools.HttpRequestParser:
-    parser = httptools.HttpRequestParser(connection)
-    # What follows the last request of a connection is dropped, and the request before it answered.
-    parser.set_dangerous_leniencies(lenient_data_after_close=True)
-    return parser

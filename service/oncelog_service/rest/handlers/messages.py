@@ -110,8 +110,8 @@ class PublishStep:
     def begin(self, behind: Step | None = None) -> bool:
         """As :meth:`exchange.Step.begin`."""
         service, exchange, path = self._service, self._exchange, self._path
-        head = exchange.head
-        if head.headers.get(b"content-type") != _OWN or head.query or head.is_packed or exchange.size > AT_ONCE_BYTES:
+        head, headers = exchange.head, exchange.head.headers
+        if headers.get(b"content-type") != _OWN or b"content-encoding" in headers or head.query or exchange.size > AT_ONCE_BYTES:
             return False
         if service.principal_quotas.are_limited or service.settings.cdap_clients:
             return False
