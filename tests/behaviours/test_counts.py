@@ -12,6 +12,7 @@ import requests
 
 from oncelog_dedup import Deduplicator
 from oncelog_service.bounds import holding
+from oncelog_service.log.read import subscriptions
 from tests.access.carrying import Carrying
 from tests.rest.talk import Topic, assert_problem, done
 from tests.world.house import House, told
@@ -241,24 +242,55 @@ def test_a_topic_has_so_many_subscriptions_and_deleting_makes_room(house: House)
     assert_full(subscribing(topic, "a"), "subscriptions", 2, soon=False)
 
 
-def test_names_that_are_gone_and_still_fence_who_had_them_are_bounded_too(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_producers_that_were_forgotten_and_still_fence_who_had_them_are_bounded_too(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(holding, "GONE", 2)
-    house.restart(max_subscriptions_per_topic=2, max_producers_per_topic=2)
+    house.restart(max_producers_per_topic=2)
     topic = house.topic
     for name in "abcd":
-        done(subscribing(topic, name))
-        done(topic.request("DELETE", f"/subscriptions/{name}"))
         done(opening(topic, name))
         done(topic.request("DELETE", f"/producers/{name}"))
     for _ in house.lives():
-        for full, quota in ((subscribing(topic, "e"), "subscriptions"), (opening(topic, "e"), "producers")):
-            assert_full(full, quota, 2, soon=False)
-            assert "4 names" in full.json()["detail"]
-    done(subscribing(topic, "a"))
+        full = opening(topic, "e")
+        assert_full(full, "producers", 2, soon=False)
+        assert "4 names" in full.json()["detail"]
     done(opening(topic, "a"))
     house.again()
-    done(subscribing(topic, "e"))
     done(opening(topic, "e"))
+
+
+def test_names_of_deleted_subscriptions_are_given_back_the_oldest_first_and_who_had_them_stays_fenced(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holding, "GONE", 2)
+    monkeypatch.setattr(subscriptions, "_GIVEN_BACK_AT_ONCE", 2)
+    house.restart(max_subscriptions_per_topic=2)
+    topic = house.topic
+
+    def receiving(name: str, epoch: int) -> requests.Response:
+        return topic.request("POST", f"/subscriptions/{name}/receive", json={"epoch": epoch})
+
+    highest = {
+        name: [done(subscribing(topic, name)).json()["epoch"] for _ in range(opens)][-1] for name, opens in (("z", 3), ("y", 1))
+    }
+    for name in "zy":
+        done(topic.request("DELETE", f"/subscriptions/{name}"))
+    for number in range(9):
+        done(subscribing(topic, f"n{number}"))
+        done(topic.request("DELETE", f"/subscriptions/n{number}"))
+    for name, epoch in highest.items():
+        assert_problem(receiving(name, epoch), 404, "subscription_not_found")
+    assert_problem(receiving("n8", 1), 403, "consumer_fenced")
+    assert topic.good("GET", "/subscriptions") == []
+    for _ in house.lives():
+        for name, epoch in highest.items():
+            begun = done(subscribing(topic, name)).json()["epoch"]
+            assert begun > epoch + 1
+            for older in range(1, epoch + 2):  # its delete has begun one, too
+                assert_problem(receiving(name, older), 403, "consumer_fenced")
+            done(receiving(name, begun))
+            done(topic.request("DELETE", f"/subscriptions/{name}"))
 
 
 def test_a_topic_that_is_full_is_not_counted_for_each_that_is_refused(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

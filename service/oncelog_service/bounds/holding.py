@@ -15,7 +15,8 @@ _SOON_MS = 1_000
 
 GONE = 10
 """So many times as many names as may be there may be known altogether, with those that are gone: who had one of these stays
-fenced by it. A job that has a new subscription each hour and deletes it comes to that in eleven years."""
+fenced by it. A job that has a new subscription each hour and deletes it comes to that in eleven years; then the oldest are given
+back (log/read/subscriptions.py)."""
 
 
 def check_names(
@@ -31,9 +32,14 @@ def check_names(
         )
 
 
+def knows_too_many(known: int, limit: int | None) -> bool:
+    """Tells whether so many names are more than may be known, gone or not."""
+    return limit is not None and known > limit * GONE
+
+
 def check_gone(quota: str, known: int, more: int, limit: int | None, whose: str) -> None:
     """Raises QuotaExceeded unless so many ``more`` names may be known, beside those that are known, gone or not."""
-    if limit is not None and known + more > limit * GONE:
+    if limit is not None and knows_too_many(known + more, limit):
         raise QuotaExceeded(
             f"{whose} knows {known} names of {quota}, those with them that are gone, and may know {limit * GONE}; nothing was "
             "done, use a name again, or have the topic made anew",

@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from heapq import nsmallest
+from itertools import islice
 
 from oncelog.errors import (
     ConsumerFenced,
@@ -37,7 +38,7 @@ from oncelog.wire.models import (
     TopicAsked,
 )
 from oncelog.wire.transaction import SETTLED
-from oncelog_service.bounds.holding import check_gone, check_names
+from oncelog_service.bounds.holding import check_names, knows_too_many
 from oncelog_service.bounds.slices import slices
 from oncelog_service.log.arrivals import Arrivals
 from oncelog_service.log.checks import check_acknowledge, check_start
@@ -56,10 +57,14 @@ from oncelog_service.storage.records import SubscriptionRow, encode_record
 _FOUND_AT_ONCE = 100
 _SHOWN_AT_ONCE = 50
 """Offsets by bisection, about 30 seeks each, before others have a turn on the thread."""
+_GIVEN_BACK = ".."
+"""No name, so nobody has it: the epoch of its row is the highest of all deleted names that are known no more."""
+_GIVEN_BACK_AT_ONCE = 1_000
 
 
 class Subscriptions:
-    """Works on the event loop that owns the topic. Rows in memory are those on disk or on their way there."""
+    """Works on the event loop that owns the topic. Rows in memory are those on disk or on their way there, and
+    those that were deleted last stand last."""
 
     __slots__ = (
         "_changes",
@@ -128,19 +133,13 @@ class Subscriptions:
                 self._topic.check_open()
                 continue  # somebody else may have opened it meanwhile
             if row.cursor is None:
-                self._check_room(asked.name)
+                check_names("subscriptions", self._live, 1, self._limits.max_subscriptions, "the topic")
             if asked.name not in self._rows:
                 self._writer.admit()
             epoch = await self._begin(asked.name, asked.nonce, cursor)
             break
         self._hear(asked.name, epoch)
         return await self._shown(asked.name, epoch)
-
-    def _check_room(self, name: str) -> None:
-        """Raises QuotaExceeded unless there may be one of this name, too; in the step that makes it."""
-        limit = self._limits.max_subscriptions
-        check_names("subscriptions", self._live, 1, limit, "the topic")
-        check_gone("subscriptions", len(self._rows), name not in self._rows, limit, "the topic")
 
     async def seek(self, name: str, asked: SeekSubscription) -> Subscription:
         """Put the cursor somewhere else, and begin a new epoch: the caller's, if that is the consumer. Repeated, it does nothing.
@@ -180,11 +179,25 @@ class Subscriptions:
 
     async def _begin(self, name: str, nonce: str, cursor: int) -> int:
         """A new epoch with the cursor there. It counts from the call on; on disk when this returns."""
-        row = self._rows.get(name, SubscriptionRow(0))
+        batch = Batch()
+        if name not in self._rows and knows_too_many(len(self._rows) + 1, self._limits.max_subscriptions):
+            self._give_back(batch)
+        row = self._rows.get(name) or SubscriptionRow(self._rows.get(_GIVEN_BACK, SubscriptionRow(0)).epoch)
         epoch = self._generations.next_epoch(row.epoch)
         self._heard.pop(name, None)  # the consumer that was heard is fenced
-        await self._write(name, SubscriptionRow(epoch, remembering(row.opens, nonce, epoch), cursor))
+        await self._write(name, SubscriptionRow(epoch, remembering(row.opens, nonce, epoch), cursor), batch)
         return epoch
+
+    def _give_back(self, batch: Batch) -> None:
+        """Forgets names that were deleted, the oldest first. What they kept out stays out: a name that is not known begins above
+        every epoch that one of them had, and the one row that says so is written with their deletion."""
+        deleted = (name for name, row in self._rows.items() if row.cursor is None and name != _GIVEN_BACK)
+        gone = [*islice(deleted, _GIVEN_BACK_AT_ONCE)]
+        for name in gone:
+            batch.delete(Table.SUBSCRIPTION, self._prefix + name.encode())
+        epochs = [self._rows.pop(name).epoch for name in (_GIVEN_BACK, *gone) if name in self._rows]
+        self._rows[_GIVEN_BACK] = given_back = SubscriptionRow(max(epochs, default=0))
+        batch.put(Table.SUBSCRIPTION, self._prefix + _GIVEN_BACK.encode(), encode_record(given_back))
 
     def _hear(self, name: str, epoch: int) -> None:
         """Notes that the consumer of this epoch has asked for something, if it is the newest."""
@@ -422,11 +435,11 @@ class Subscriptions:
             stable=stable,
         )
 
-    async def _write(self, name: str, row: SubscriptionRow) -> None:
-        """Counts from the call on; on disk when this returns."""
-        batch = Batch()
+    async def _write(self, name: str, row: SubscriptionRow, batch: Batch | None = None) -> None:
+        """Counts from the call on; on disk when this returns. ``batch``: what is written with it."""
+        batch = batch or Batch()
         batch.put(Table.SUBSCRIPTION, self._prefix + name.encode(), encode_record(row))
-        before = self._rows.get(name)
+        before = self._rows.get(name) if row.cursor is not None else self._rows.pop(name, None)
         written = self._writer.submit(batch)
         self._rows[name] = row
         self._live += (row.cursor is not None) - (before is not None and before.cursor is not None)
