@@ -389,7 +389,7 @@ class Fold:
             self._live.clear()
             self._settled.clear()
             return
-        for producer in merged_in.producers():
+        for producer in merged_in:
             base = self._head.last_entries.get(producer)
             for overlay in (self._live, self._settled):
                 if overlay.get(producer) == base:

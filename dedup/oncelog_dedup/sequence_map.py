@@ -6,7 +6,7 @@ treated 0 as "unset" and stored record 0 of a file twice).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
 from typing import NamedTuple
 
@@ -23,63 +23,34 @@ class LastEntry(NamedTuple):
     offset: int
 
 
-class SequenceMap:
-    """producer → :class:`LastEntry` of its highest sequence id."""
+class SequenceMap(dict[str, LastEntry]):
+    """producer → :class:`LastEntry` of its highest sequence id. It is changed by these methods alone."""
 
-    __slots__ = ("_last_entries",)
-
-    def __init__(self, last_entries: dict[str, LastEntry] | None = None) -> None:
-        self._last_entries: dict[str, LastEntry] = {} if last_entries is None else dict(last_entries)
-
-    def get(self, producer: str) -> LastEntry | None:
-        """The producer's last entry, or None if it never published."""
-        return self._last_entries.get(producer)
+    __slots__ = ()
 
     def raise_to(self, producer: str, last_entry: LastEntry) -> None:
         """Move the producer up to ``last_entry``; an entry at or below the present one changes nothing."""
-        present = self._last_entries.get(producer)
+        present = self.get(producer)
         if present is None or last_entry.sequence_id > present.sequence_id:
-            self._last_entries[producer] = last_entry
+            self[producer] = last_entry
 
     def precede(self, producer: str, last_entry: LastEntry) -> None:
         """:meth:`raise_to` with a message that came before the present one: at equal sequence ids it is the first."""
-        present = self._last_entries.get(producer)
+        present = self.get(producer)
         if present is None or last_entry.sequence_id >= present.sequence_id:
-            self._last_entries[producer] = last_entry
+            self[producer] = last_entry
 
     def forget(self, producer: str) -> None:
         """Drop the producer. Only an operator asks for this; nothing expires by itself."""
-        self._last_entries.pop(producer, None)
+        self.pop(producer, None)
 
     def copy(self) -> SequenceMap:
         """An independent map with the same entries, for a snapshot that is encoded while this one goes on rising."""
-        return SequenceMap(self._last_entries)
-
-    def items(self) -> Iterator[tuple[str, LastEntry]]:
-        """Every (producer, last entry), in no promised order."""
-        return iter(self._last_entries.items())
-
-    def producers(self) -> Iterator[str]:
-        """The name of every producer, in no promised order."""
-        return iter(self._last_entries)
+        return SequenceMap(self)
 
     def latest(self, count: int) -> list[str]:
         """The ``count`` producers that came last, or all."""
-        return list(islice(reversed(self._last_entries), count))
-
-    def __len__(self) -> int:
-        return len(self._last_entries)
-
-    def __contains__(self, producer: object) -> bool:
-        return producer in self._last_entries
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SequenceMap) and self._last_entries == other._last_entries
-
-    __hash__ = None  # type: ignore[assignment]  # mutable
-
-    def __repr__(self) -> str:
-        return f"SequenceMap({self._last_entries!r})"
+        return list(islice(reversed(self), count))
 
 
 def newest(last_entry: LastEntry | None, others: Iterable[LastEntry]) -> LastEntry | None:

@@ -19,9 +19,9 @@ The invariants on which everything depends:
   (``Store.write_at_once``); after a slow write the worker has all of it until the disk has shown again that it is quick.
 * What stands on a fence that is lost is not written, nor is anything behind it that shares a fence with what was not: it was
   decided on memory that has not come true. The rest goes on.
-* Handing over never raises. Whether it can be done is asked once, by :meth:`Writer.check`, before anything moves; of what adds
-  rows whether there is room for it, by :meth:`Writer.admit`, in the step that hands it over. What happens
-  later is said by the future, and memory that has moved by something which is not written is dropped and read back.
+* Handing over never raises. What may refuse is asked before anything moves, in the same step: by :meth:`Writer.check` whether
+  anything is written; of what adds rows, by :attr:`Writer.room`, whether it fits. What happens later is said by a call, and
+  memory that has moved by something which is not written is dropped and read back.
 """
 
 from __future__ import annotations
@@ -142,11 +142,11 @@ class Writer:
         "_on_behind",
         "_on_failure",
         "_on_fenced",
-        "_room",
         "_state",
         "_store",
         "_worker",
         "counts",
+        "room",
     )
 
     def __init__(
@@ -174,7 +174,9 @@ class Writer:
         """
         self._store = store
         self._clock = clock
-        self._room = room or Room(0)
+        self.room = room or Room(0)
+        """On the disk. What adds rows asks :meth:`~oncelog_service.bounds.room.Room.admit` in the step that hands it over, before
+        anything of it moves. What changes, ends or deletes is not asked: it has to go on, or there would never be room again."""
         self.counts = counts or Counts()
         """What all that write through it count."""
         self._on_failure = on_failure
@@ -343,24 +345,6 @@ class Writer:
             raise refusal
         if self._lease is not None and not self._lease.is_valid:
             raise StorageUnavailable(LOST)
-
-    def admit(self, size: int = 0) -> None:
-        """Of what adds rows: take it in, or raise DiskFull. ``size``: bytes of what it carries, names and numbers apart.
-
-        To be asked in the step that hands it over, before anything of it moves. What changes, ends or deletes is never asked: it
-        has to go on, or there would never be room again.
-        """
-        self._room.admit(size)
-
-    async def rewrite(self, size: int) -> None:
-        """Return in the step in which so many bytes of rows that are there may be handed over again: a roll-back is as large as
-        what it rolls back. Raises DiskFull: there was no room for some seconds."""
-        await self._room.rewrite(size)
-
-    @property
-    def rewritten_at_once(self) -> float:
-        """As many bytes as :meth:`rewrite` should be asked for in one go."""
-        return self._room.slice_bytes
 
     @property
     def _refusal(self) -> StorageUnavailable | None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oncelog.errors import QuotaExceeded
 from oncelog.wire.requests import PublishRequest
 from oncelog_service.bounds.size import MaxBytes
-from oncelog_service.log.append.transactional import columns_of
+from oncelog_service.log.append.log_end import columns_of
 from oncelog_service.log.scan import bytes_in, runs_from
 from oncelog_service.storage.keys import FIRST_ROW_ID
 from oncelog_service.storage.payload_rows import encode_payloads

@@ -155,7 +155,7 @@ class History:
         if part:
             self.open[self.open.index(max(self.open))] = pointer  # it goes on
             requests = [each for each in requests if self.random.random() < 0.5]
-        affected = set(self.newest(requests).producers())
+        affected = set(self.newest(requests))
         assert self.dedup.fold.roll_back(pointer, [each.run for each in requests] if part else None) == affected
         for each in requests:
             each.state = GONE
@@ -208,7 +208,7 @@ class History:
             assert all(fold.settled_entry(name, besides) == visible.get(name) for name in NAMES)
             assert all(list(fold.undecided_ranges(name, besides)) == self.undecided(name, besides) for name in NAMES)
         self.check_unsettled()
-        self.check_who_came(set(live.producers()))
+        self.check_who_came(set(live))
         folded = replay(None, (row for each in self.log for row in each.rows), self.counts_from).fold
         assert (folded.copy(), folded.position) == (live, position)
 

@@ -93,7 +93,7 @@ async def test_who_comes_and_goes_while_pages_are_read_costs_no_look_at_all_the_
         assert fold.looked_at == len(names), "all of them at the first page alone"
         everybody = await listed(house)
         assert fold.looked_at == len(names)
-        assert everybody == sorted(set(house.log.producers.names_of_rows()) - {"p00300"} | set(fold.copy().producers()))
+        assert everybody == sorted(set(house.log.producers.names_of_rows()) - {"p00300"} | set(fold.copy()))
 
 
 async def test_names_that_were_opened_while_others_were_sorted_are_listed(house: House) -> None:

@@ -128,22 +128,22 @@ async def test_a_look_is_behind_what_was_admitted_before_it() -> None:
     writer = Writer(store, lambda _: None, room=room, clock=ManualClock(), workers=ThreadWorkers())
     try:
         await asyncio.wait_for(look(room, store.free_bytes, writer.drained), 60)
-        writer.admit(FLOOR // 2)
+        writer.room.admit(FLOOR // 2)
         batch = Batch()
         batch.put(Table.MESSAGE, b"k", b"v")
         writer.submit(batch)
         looking = asyncio.ensure_future(look(room, store.free_bytes, writer.drained))
         assert await asyncio.to_thread(gate.entered.wait, 60)
-        writer.admit(FLOOR // 4)  # behind the look
+        writer.room.admit(FLOOR // 4)  # behind the look
         assert not looking.done()
         with pytest.raises(DiskFull):
-            writer.admit(FLOOR // 4)
+            writer.room.admit(FLOOR // 4)
         gate.opened.set()
         await asyncio.wait_for(looking, 60)
         assert written == [False, True], "the look was behind the write"
-        writer.admit(FLOOR // 2)
+        writer.room.admit(FLOOR // 2)
         with pytest.raises(DiskFull):
-            writer.admit(FLOOR // 2)  # what came behind the look is still counted
+            writer.room.admit(FLOOR // 2)  # what came behind the look is still counted
     finally:
         gate.opened.set()
         await writer.close()

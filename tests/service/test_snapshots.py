@@ -100,7 +100,7 @@ async def test_a_large_one_is_encoded_aside_and_holds_what_was_stable_when_it_be
         goes.set()
         await taking
     (snapshot,) = snapshots_of(disk)
-    assert (snapshot.position.upcoming_offset, [*snapshot.last_entries.producers()]) == (1, ["p"])
+    assert (snapshot.position.upcoming_offset, [*snapshot.last_entries]) == (1, ["p"])
     assert snapshot.last_entries.get("p").sequence_id == 0
 
 

@@ -108,7 +108,7 @@ def test_what_has_committed_does_not_wait_for_room_to_roll_back_what_was_aborted
             async def no_room(size: int) -> None:
                 raise DiskFull("there is none")
 
-            log._writer._room.rewrite = no_room  # type: ignore[method-assign]
+            log._writer.room.rewrite = no_room  # type: ignore[method-assign]
             done = await SettlementTask(inside.opening.topics.participants, inside.opening.transactions, SystemClock()).once()
             return [*log.dedup.fold.unsettled], done
 

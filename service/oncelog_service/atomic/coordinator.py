@@ -151,7 +151,7 @@ class AtomicCommits:
         check_assignable(id)
         check_transactions(owner, self.ledger.in_progress.of(owner), self._limits.max_of_one, "atomic commits")
         self._writer.check()
-        self._writer.admit()
+        self._writer.room.admit()
         batch = Batch()
         with self._writer.moving():
             number = self.ledger.begin(batch, id, group, timeout_ms, of, owner).number

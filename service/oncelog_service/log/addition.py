@@ -21,11 +21,23 @@ from oncelog_service.storage.runs import Bodies, Laying
 class Addition:
     """Messages that lie side by side, in the order of their stamps. It grows until the writer takes it (``Writer.join``)."""
 
-    __slots__ = ("_first_offset", "_keys", "_last_entries", "_write_pointer", "batch", "laying")
+    __slots__ = (
+        "_count",
+        "_first_id",
+        "_first_offset",
+        "_keys",
+        "_last_entries",
+        "_last_id",
+        "_write_pointer",
+        "batch",
+        "laying",
+    )
 
     def __init__(self, prefix: bytes, first_offset: int, write_pointer: int | None, before_bytes: int = 0) -> None:
         """``before_bytes``: of all that was handed over before (bounds/size.py)."""
         self._first_offset = first_offset
+        self._count = 0
+        self._first_id = self._last_id = b""
         self._write_pointer = write_pointer
         self._last_entries: dict[str, LastEntry] = {}
         self._keys: dict[str, LastEntry] = {}
@@ -43,6 +55,9 @@ class Addition:
     ) -> None:
         """Add the next request, with its entry in the chain, its producer's newest message and that of each of its keys."""
         self.laying.add(row_ids, messages, previous)
+        self._count += len(row_ids)
+        self._first_id = self._first_id or row_ids[0]
+        self._last_id = row_ids[-1]
         if last_entry is not None:
             producer, newest = last_entry
             present = self._last_entries.get(producer)
@@ -63,8 +78,8 @@ class Addition:
         return self._run(self._keys)
 
     def _run(self, last_entries: dict[str, LastEntry]) -> Run:
-        first_id, last_id = message_id_of(self.laying.first_id), message_id_of(self.laying.last_id)
-        return Run(self._first_offset, len(self.laying), first_id, last_id, tuple(last_entries.items()), self._write_pointer)
+        first_id, last_id = message_id_of(self._first_id), message_id_of(self._last_id)
+        return Run(self._first_offset, self._count, first_id, last_id, tuple(last_entries.items()), self._write_pointer)
 
 
 class Appeared(NamedTuple):

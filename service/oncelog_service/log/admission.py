@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from oncelog_service.bounds.quotas import UNLIMITED
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.stamps import Stamps
@@ -53,19 +54,31 @@ class Admission:
             topic.check_producers(self._producers)
         if self._keys and topic.keys is not None:
             topic.keys.check(self._keys, topic.limits.max_keys)
-        if self._messages and topic.is_limited:
-            topic.check_quota(self._messages, self._size)  # what comes too fast is not even encoded
+        rates = topic.rules.rates
+        if self._messages and (rates is not UNLIMITED or topic.quota.is_limited):  # what comes too fast is not even encoded
+            topic.quota.check(rates, self._messages, self._size, topic.clock.monotonic())
         self._before = self._stamps.mark
         return self
 
     def take(self, more: int) -> None:
         """It is stamped and encoded, and its topic's log grows by so many bytes ``more``. Raises QuotaExceeded, DiskFull; from
         here on nothing may raise."""
-        self._topic.check_size(more)
-        self._topic.writer.admit(self._size)
-        if self._messages:
-            self._topic.take_quota(self._messages, self._size)
+        self._check_size(more)
+        self._topic.writer.room.admit(self._size)
+        self._count()
         self._moves = True
+
+    def _check_size(self, more: int) -> None:
+        limit = self._topic.rules.max_bytes
+        if limit is not None:
+            self._topic.size.check(limit, more)
+
+    def _count(self) -> None:
+        if self._messages:
+            topic = self._topic
+            topic.counts.taken_in(self._size)
+            if topic.quota.is_limited:
+                topic.quota.take(self._messages, self._size, topic.clock.monotonic())
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
@@ -82,8 +95,7 @@ class Admission:
         for each, _ in admissions:
             each.__enter__()
         for each, more in admissions:
-            each._topic.check_size(more)
-        writer.admit(sum(each._size for each, _ in admissions))
+            each._check_size(more)
+        writer.room.admit(sum(each._size for each, _ in admissions))
         for each, _ in admissions:
-            if each._messages:
-                each._topic.take_quota(each._messages, each._size)
+            each._count()

@@ -13,7 +13,7 @@ from oncelog.errors import StaleMessageId, StorageUnavailable
 from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_dedup import Deduplicator, Fold
 from oncelog_service.bounds.holding import Counted, check_gone
-from oncelog_service.bounds.quotas import UNLIMITED, Quota
+from oncelog_service.bounds.quotas import Quota
 from oncelog_service.bounds.size import Size
 from oncelog_service.clock import Clock
 from oncelog_service.cluster.leases import LOST
@@ -214,27 +214,6 @@ class OpenTopic:
         there = self.dedup.producers()
         there.update(name for name, row in self.producers.items() if row.is_open)
         return len(there)
-
-    def check_size(self, more: int) -> None:
-        """Raises QuotaExceeded where so many bytes more are too many, in the step that hands them over; before anything moves."""
-        limit = self.rules.max_bytes
-        if limit is not None:
-            self.size.check(limit, more)
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether anything limits how much it takes in a second."""
-        return self.rules.rates is not UNLIMITED or self.quota.is_limited
-
-    def check_quota(self, messages: int, size: int) -> None:
-        """Raises QuotaExceeded where the topic takes no more at this moment."""
-        self.quota.check(self.rules.rates, messages, size, self.clock.monotonic())
-
-    def take_quota(self, messages: int, size: int) -> None:
-        """Count what :meth:`check_quota` has admitted in this very step."""
-        self.counts.taken_in(size)
-        if self.quota.is_limited:
-            self.quota.take(messages, size, self.clock.monotonic())
 
     def check_generation(self, asked: int | None) -> None:
         """Raises StaleMessageId for a position in another generation of the topic."""

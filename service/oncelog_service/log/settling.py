@@ -320,9 +320,9 @@ class Settling:
         for part in _slices(runs):
             left = part
             while left:
-                at_once = min(_BYTES_AT_ONCE, self._writer.rewritten_at_once)
+                at_once = min(_BYTES_AT_ONCE, self._writer.room.slice_bytes)
                 stored, count = await read(_read_rolled_back, self._store, self._prefix, left, at_once)
-                await self._writer.rewrite(sum(len(each.data) for each in stored))
+                await self._writer.room.rewrite(sum(len(each.data) for each in stored))
                 self._topic.check_open()
                 if still_open:
                     self._pointers.check(pointer)

@@ -24,11 +24,11 @@ from oncelog_service.log.admission import Admission
 from oncelog_service.log.append.atomic import AtomicOnTopic
 from oncelog_service.log.append.expectations import Expectations
 from oncelog_service.log.append.judge import Judge
-from oncelog_service.log.append.log_end import LogEnd, Placed
+from oncelog_service.log.append.log_end import LogEnd, Placed, columns_of
 from oncelog_service.log.append.producers import Producers
 from oncelog_service.log.append.receipts import rows_of
 from oncelog_service.log.append.step import BEGINNING, Known, Sofar, Stored, Waits
-from oncelog_service.log.append.transactional import Transactional, columns_of
+from oncelog_service.log.append.transactional import Transactional
 from oncelog_service.log.append.unnamed import Unnamed
 from oncelog_service.log.checks import check_publish, check_store
 from oncelog_service.log.conditions import LockedKey, Mismatch

@@ -322,9 +322,6 @@ class Laying:
         """Of these."""
         self._is_whole = False
 
-    def __len__(self) -> int:
-        return len(self._ids)
-
     @property
     def size(self) -> int:
         """Bytes of what was added, as it will lie on disk but for the heads of runs."""
@@ -344,16 +341,6 @@ class Laying:
             # Here, on the event loop: the writer's thread waits for the interpreter wherever it has let go of it, and while it
             # lays runs for several requests everybody waits for it.
             self._lay_parts()
-
-    @property
-    def first_id(self) -> bytes:
-        """Of the first message."""
-        return self._ids[0]
-
-    @property
-    def last_id(self) -> bytes:
-        """Of the last message."""
-        return self._ids[-1]
 
     @property
     def runs(self) -> list[StoredRun]:

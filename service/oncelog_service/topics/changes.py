@@ -65,7 +65,7 @@ class Changes:
                 held = len(await self._directory.names(namespace))
                 check_names("topics", held, 1, self._limits.max_topics, f"namespace {namespace}")
             now_ms = self._clock.now_ms()
-            writer.admit()
+            writer.room.admit()
             if before is None:
                 row = TopicRow(FIRST_GENERATION, max(now_ms, self._incarnation.messages_ms), kept)
             else:

@@ -134,7 +134,7 @@ class TransactionManager:
             _check_string(owner, "owner")
         lifetime_ms = self._lifetime_ms(kind, timeout_ms)
         self._check_room(owner)
-        self._writer.admit()
+        self._writer.room.admit()
         done = self._submit(decisions.start(self.state, kind, lifetime_ms, self._pointers_ms(), owner))
         transaction = self.state.transaction(self.state.last)
         self._lifetimes.begin(transaction.transaction_id, self._clock.monotonic())
@@ -202,7 +202,7 @@ class TransactionManager:
     async def checkpoint(self, pointer: int, by: str | None = None) -> Transaction:
         """Hands out a further write pointer, on the snapshot that the transaction began with. See the port; raises QuotaExceeded,
         Overloaded as :meth:`start`."""
-        self._writer.admit()
+        self._writer.room.admit()
         done = await self._begin(pointer, by, Move.CHECKPOINT, self._further)
         assert done is not None  # there is always a further pointer
         transaction = self.state.transaction(self.state.roots[pointer])

@@ -27,9 +27,8 @@ from oncelog_service.log.addition import Appeared
 from oncelog_service.log.admission import Admission
 from oncelog_service.log.append.expectations import Expectations, topic_name
 from oncelog_service.log.append.judge import Judge, sequence_gap
-from oncelog_service.log.append.log_end import LogEnd
+from oncelog_service.log.append.log_end import LogEnd, columns_of
 from oncelog_service.log.append.producers import Producers
-from oncelog_service.log.append.transactional import columns_of
 from oncelog_service.log.conditions import TopicState, mismatch
 from oncelog_service.log.groups.payloads import branch_keys
 from oncelog_service.log.groups.stored import StoredGroup, load_group

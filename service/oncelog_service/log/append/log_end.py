@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from oncelog.wire.requests import PublishRequest
 from oncelog_dedup import LastEntry, Run
 from oncelog_service.log.addition import Addition, Appeared
 from oncelog_service.log.groups.stored import StoredGroup, last_entries_of
@@ -116,3 +117,19 @@ class LogEnd:
 
         batch.put_later(Table.MESSAGE, prefix, size, rows)
         batch.put_later(Table.GROUP, b"", size, lambda: [(each.key, encode_record(each.row)) for each in groups])
+
+
+def columns_of(request: PublishRequest, known: int, previous: bytes | None, write_pointer: int | None = None) -> Columns:
+    """The request's messages behind the first ``known`` ones; ``previous``: row id of the producer's message before them."""
+    new = slice(known, None)
+    return Columns(
+        payloads=request.payloads[new],
+        producer=request.producer,
+        sequence_ids=request.sequence_ids and request.sequence_ids[new],
+        keys=request.keys and request.keys[new],
+        properties=request.properties and request.properties[new],
+        ttls=request.ttls and request.ttls[new],
+        previous=previous,
+        write_pointer=write_pointer,
+        tails=request.tails and request.tails[new],
+    )

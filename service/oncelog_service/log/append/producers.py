@@ -96,7 +96,7 @@ class Producers:
             epoch = self._generations.next_epoch(row.epoch)
             self._topic.check_producers([name])
             if name not in self._rows:
-                self._writer.admit()
+                self._writer.room.admit()
             await self._write(name, replace(row, epoch=epoch, opens=remembering(row.opens, nonce, epoch), gaps=gaps))
         await self._settling.end_transactions(name, new)
         # Everything admitted before the open is on disk when the open is: what is answered here is final. What an undecided

@@ -12,7 +12,7 @@ from oncelog_service.log.admission import Admission
 from oncelog_service.log.append.expectations import Expectations
 from oncelog_service.log.append.history import differs
 from oncelog_service.log.append.judge import Judge, sequence_gap
-from oncelog_service.log.append.log_end import LogEnd
+from oncelog_service.log.append.log_end import LogEnd, columns_of
 from oncelog_service.log.append.producers import Producers
 from oncelog_service.log.append.receipts import response, unplaced_runs
 from oncelog_service.log.groups.stored import StoredGroup, find_stored
@@ -21,7 +21,6 @@ from oncelog_service.log.numbers import reused
 from oncelog_service.log.open_topic import OpenTopic
 from oncelog_service.log.scan import row_at
 from oncelog_service.reading import read
-from oncelog_service.storage.fields import Columns
 from oncelog_service.storage.keys import FIRST_PAYLOAD_ID
 from oncelog_service.storage.payload_rows import encode_payloads
 from oncelog_service.storage.port import Batch, Table
@@ -181,22 +180,6 @@ class Transactional:
             return False
         self._topic.groups.close(pointer)
         return True
-
-
-def columns_of(request: PublishRequest, known: int, previous: bytes | None, write_pointer: int | None = None) -> Columns:
-    """The request's messages behind the first ``known`` ones; ``previous``: row id of the producer's message before them."""
-    new = slice(known, None)
-    return Columns(
-        payloads=request.payloads[new],
-        producer=request.producer,
-        sequence_ids=request.sequence_ids and request.sequence_ids[new],
-        keys=request.keys and request.keys[new],
-        properties=request.properties and request.properties[new],
-        ttls=request.ttls and request.ttls[new],
-        previous=previous,
-        write_pointer=write_pointer,
-        tails=request.tails and request.tails[new],
-    )
 
 
 def _stored_otherwise(pointer: int, producer: str | None, sequence_id: int) -> SequenceReused:

@@ -135,7 +135,7 @@ class Subscriptions:
             if row.cursor is None:
                 check_names("subscriptions", self._live, 1, self._limits.max_subscriptions, "the topic")
             if asked.name not in self._rows:
-                self._writer.admit()
+                self._writer.room.admit()
             epoch = await self._begin(asked.name, asked.nonce, cursor)
             break
         self._hear(asked.name, epoch)
