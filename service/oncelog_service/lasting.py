@@ -41,6 +41,9 @@ class Lasting:
         self.packing, self.unpacking = (workers.pool(1, f"oncelog-{name}") for name in ("packing", "unpacking"))
         """For large answers, so that such an answer waits for no store either, and for large bodies that come packed."""
         self.looking = Looking(workers, clock)
+        self.in_slices = asyncio.Lock()
+        """Held by what is done in slices for a request: one of all such requests has a slice in a turn of the event loop, and not
+        each. Nothing is waited for meanwhile but the next turn."""
         self.waits = Waits(settings.max_inflight_bytes // 4)
         """What long polls hold."""
         self.room = Room(settings.min_free_bytes)

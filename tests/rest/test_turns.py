@@ -139,3 +139,12 @@ def test_a_list_gives_others_their_turns(many: RunningService, path: str) -> Non
         found = Carrying(many.url, "admin").good("GET", path)
     assert len(found) >= LISTS[path]
     assert turns.longest < AT_MOST, turns.where
+
+
+def test_of_many_long_answers_one_has_a_slice_in_each_turn(many: RunningService) -> None:
+    """A hundred who were answered by one message had a slice each between two looks at the sockets, 100 to 240 ms."""
+    askers = 30
+    with ThreadPoolExecutor(askers) as pool, counted(many.loop) as turns:
+        asking = [pool.submit(ask, many, 0, 0) for _ in range(askers)]
+        assert all(len(each.result()) == TOPICS for each in asking)
+    assert turns.longest_round < 6 * AT_MOST

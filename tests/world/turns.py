@@ -23,6 +23,9 @@ class Turns:
     def __init__(self) -> None:
         self.longest = 0
         """Calls."""
+        self.round = 0
+        """Calls since the loop has last looked at its sockets."""
+        self.longest_round = 0
         self.calls = 0
         self.turns = 0
         self.where = ""
@@ -31,6 +34,8 @@ class Turns:
     def note(self, calls: int, handle: asyncio.Handle) -> None:
         self.turns += 1
         self.calls += calls
+        self.round += calls
+        self.longest_round = max(self.longest_round, self.round)
         if calls > self.longest:
             self.longest, self.where = calls, repr(handle)
 
@@ -57,5 +62,11 @@ def counted(loop: asyncio.AbstractEventLoop) -> Iterator[Turns]:
             sys.setprofile(before)
             found.note(calls, handle)
 
-    with mock.patch.object(asyncio.Handle, "_run", counting):
+    once = loop._run_once  # type: ignore[attr-defined]
+
+    def counting_round() -> None:
+        found.round = 0
+        once()
+
+    with mock.patch.object(asyncio.Handle, "_run", counting), mock.patch.object(loop, "_run_once", counting_round):
         yield found

@@ -219,7 +219,7 @@ class Application:
         else:
             asked = await read_model(call, route.model)
             found = await route.handler(call, asked)
-        answer = found if isinstance(found, Answer) else await json_in_slices(found)
+        answer = found if isinstance(found, Answer) else await json_in_slices(found, self._service.in_slices)
         return await self._packer.packed(answer, _packings(head))
 
     def _note(self, route: Route, principal: Principal | None, head: Head, failure: BaseException) -> None:

@@ -58,14 +58,18 @@ _ENCODED_AT_ONCE = 50
 """Models of a list: half a millisecond."""
 
 
-async def json_in_slices(value: object) -> Answer:
-    """The same; of a long list, or a long object, some entries at a time, and others have their turns in between."""
+async def json_in_slices(value: object, alone: asyncio.Lock) -> Answer:
+    """The same; of a long list, or a long object, some entries at a time, and others have their turns in between.
+
+    ``alone``: so that of those who do so at the same time one has a slice in each turn.
+    """
     if not isinstance(value, list | dict) or len(value) <= _ENCODED_AT_ONCE:
         return json_answer(value)
     texts = []
-    for part in slices(value.items() if isinstance(value, dict) else value, _ENCODED_AT_ONCE):
-        texts.append(_dumped(dict(part) if isinstance(value, dict) else part)[1:-1])
-        await asyncio.sleep(0)
+    async with alone:
+        for part in slices(value.items() if isinstance(value, dict) else value, _ENCODED_AT_ONCE):
+            texts.append(_dumped(dict(part) if isinstance(value, dict) else part)[1:-1])
+            await asyncio.sleep(0)
     opening, closing = "{}" if isinstance(value, dict) else "[]"
     return Answer(f"{opening}{', '.join(texts)}{closing}\n".encode(), JSON)
 

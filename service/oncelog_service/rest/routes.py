@@ -86,16 +86,19 @@ class Call:
 
     async def seen(self, items: Sequence[T], may: Callable[[Principal, T], bool]) -> list[T]:
         """Those that who asks may, at this moment, know of. Some are judged at a time, and others have their turns in between."""
-        while True:
+        if len(items) <= _JUDGED_AT_ONCE:
             self.still()
-            principal, found = self.principal, list[T]()
-            for at, part in enumerate(slices(items, _JUDGED_AT_ONCE)):
-                if at:
+            return [each for each in items if may(self.principal, each)]
+        async with self.service.in_slices:
+            while True:
+                self.still()
+                principal, found = self.principal, list[T]()
+                for part in slices(items, _JUDGED_AT_ONCE):
+                    found += [each for each in part if may(principal, each)]
                     await asyncio.sleep(0)
-                found += [each for each in part if may(principal, each)]
-            self.still()
-            if self.principal.grants == principal.grants:
-                return found
+                self.still()
+                if self.principal.grants == principal.grants:
+                    return found
 
     def turn(self, sizes: Sizes = ()) -> _InTurn:
         """Waits, where it is entered, until the request may be worked on: nothing has been done for it before.
