@@ -95,7 +95,8 @@ class Shared(MemoryStore):
     def write(self, batches: Sequence[Batch]) -> None:
         """Each names the leases of what it changes: a process that was stopped before it, and replaced, changes nothing."""
         for batch in batches:
-            rows = [*(each[:2] for each in batch.puts), *((each.table, each.prefix) for each in batch.laid), *batch.deletes]
+            laid = ((each.table, each.prefix + end) for each in batch.laid for end, _ in each.rows())
+            rows = [*(each[:2] for each in batch.puts), *laid, *batch.deletes]
             held = {fence.resource for fence in batch.fences}
             for table, key in rows:
                 of = ONCE.get(table) or topic_resource(generation_of(key + bytes(4))[:-4])
