@@ -183,7 +183,8 @@ class Settings(HasOrigins):
     max_change_set_bytes: int = Field(default=128 * 2**20, ge=16 * 2**20)
     """… and those of all."""
     max_topics_per_namespace: int | None = Field(default=None, ge=1)
-    """Topics that a namespace may have; none: as many as are made."""
+    """Topics that a namespace may have. By default 100,000 where this process has the store for itself, and as many as are made
+    where several share it: to count together holds each new one up."""
     max_producers_per_topic: int = Field(default=200_000, ge=1, le=MOST_NAMES)
     """Names of producers that a topic may have, opened or published under, assigned ones too: 0.8 kB of memory each."""
     max_keys_per_topic: int = Field(default=1_000_000, ge=1, le=MOST_NAMES)

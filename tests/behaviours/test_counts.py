@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,6 +14,7 @@ import requests
 from oncelog_dedup import Deduplicator
 from oncelog_service.bounds import holding
 from oncelog_service.log.read import subscriptions
+from oncelog_service.service import Service
 from tests.access.carrying import Carrying
 from tests.rest.talk import Topic, assert_problem, done
 from tests.world.house import House, told
@@ -151,6 +153,33 @@ def test_a_namespace_has_so_many_topics_and_deleting_makes_room(house: House) ->
             done(make(house, "a"))  # again
         assert_full(make(house, "b"), "topics", 2, soon=False)
         assert Carrying(house.service.url).good("GET", "/v1/namespaces/default/topics") == ["a", "c"]
+
+
+def test_a_namespace_has_a_bound_that_nobody_has_set_and_one_that_is_beyond_it_goes_on(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        house.make(name)
+    monkeypatch.setattr("oncelog_service.topics.changes.MOST_UNSET", 2)
+    house.restart()
+    for number, _ in enumerate(house.lives()):
+        assert told(house.make("c").send("p", number)) == "s"
+        assert_full(make(house, "d"), "topics", 2, soon=False)
+    for name in "ab":
+        done(delete(house, name))
+    done(make(house, "d"))
+    assert_full(make(house, "e"), "topics", 2, soon=False)
+
+
+def test_of_topics_that_are_made_at_the_same_moment_as_many_are_there_as_may_be(house: House) -> None:
+    house.restart(max_topics_per_namespace=3)
+
+    async def make_all(service: Service) -> list[bool]:
+        made = (service.opening.topics.changes.create("at_once", f"t{number}", {}) for number in range(8))
+        return [found is None for found in await asyncio.gather(*made, return_exceptions=True)]
+
+    assert sum(house.service.on_loop(make_all)) == 3
+    assert len(Carrying(house.service.url).good("GET", "/v1/namespaces/at_once/topics")) == 3
 
 
 # --- producers of a topic

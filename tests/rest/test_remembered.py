@@ -30,7 +30,7 @@ HELD: dict[str, str] = {
     "the subscriptions of a topic": "Subscriptions._rows Subscriptions._heard SubscriptionRow.opens",
     "the keys of a topic that checks expectations": "KeyIndex._pushed KeyIndex._pushed_under",
     "topics": """
-        Logs.opened Policies._of TopicRow.properties TopicsCounted._counted Watch._published Retention._old
+        Logs.opened Policies._of Changes._held TopicRow.properties TopicsCounted._counted Watch._published Retention._old
         LevelDBStore._gone LevelDBStore._deleted Snapshots._offsets
         Snapshots._key_offsets OpenTopic.lost Size._missing Quota._buckets""",
     "messages of transactions that have not ended": """

@@ -35,7 +35,7 @@ class Limits:
     assigned_producer_ms: int = 90_000_000
     """A name that the service assigned ends when it was not used for so long."""
     max_topics: int | None = None
-    """Of one namespace; None: as many as are made."""
+    """Of one namespace; None: nobody has said."""
     max_producers: int = 200_000
     """Names of producers of one topic."""
     max_keys: int = 1_000_000
