@@ -25,7 +25,7 @@ from tests.world.service import running_service
 FIXED = "(as many as the code or the settings have)"
 HELD: dict[str, str] = {
     "the producers of a topic": """
-        SequenceMap._last_entries Fold._live Fold._settled Deduplicator._pushed OpenTopic.producers Producers._rows
+        _Segment.last_entries Fold._live Fold._settled Deduplicator._pushed OpenTopic.producers Producers._rows
         Producers._sorted Producers._opened ProducerRow.opens""",
     "the subscriptions of a topic": "Subscriptions._rows Subscriptions._heard SubscriptionRow.opens",
     "the keys of a topic that checks expectations": "KeyIndex._pushed KeyIndex._pushed_under",
