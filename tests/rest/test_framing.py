@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
 
 import pytest
@@ -81,6 +82,27 @@ def test_what_lies_behind_a_request_is_not_looked_at_before_it_is_asked_for() ->
     with pytest.raises(OncelogError):
         framing.next()
     assert not framing.has_more
+
+
+def test_empty_lines_before_a_head_that_comes_in_two_pieces_are_not_remembered_as_that_head() -> None:
+    """Else whoever sent them would have asked what it asked, under its token."""
+    framing, raw = Framing(Heads()), declared(b"four")
+    assert framing.next(b"\r\n\r\n") is None
+    assert framing.next(raw[:9]) is None
+    request = framing.next(raw[9:])
+    assert isinstance(request, Request)
+    assert request.raw == b""
+
+
+@pytest.mark.parametrize("what", ["declared", "chunked", "known"])
+def test_what_was_looked_at_is_let_go_of(what: str) -> None:
+    """A connection may be idle for long behind a read of 256 KiB, and thousands are."""
+    heads = Heads()
+    remember(heads, declared(b"known"))
+    raw = chunked([b"four"]) if what == "chunked" else declared(b"known" if what == "known" else b"four")
+    framing, before = Framing(heads), sys.getrefcount(raw)
+    read(framing, raw)
+    assert sys.getrefcount(raw) == before
 
 
 @pytest.mark.parametrize("begun", [chunked([b"four"])[:-9], declared(b"four")[:-1], head("POST", "/echo", "x: y")[:-2]])

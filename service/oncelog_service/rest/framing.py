@@ -124,9 +124,9 @@ class Framing:
             at, data = self._at, self._data
             size = len(data)
             if at >= size or self._parser is None:
-                self.has_more = False
-                if self._error is not None:
-                    error, self._error = self._error, None
+                error, self._error = self._error, None
+                self._let_go()
+                if error is not None:
                     raise error
                 return None
             if self.is_within:
@@ -140,15 +140,22 @@ class Framing:
             known = self._heads.known.get(raw)
             if known is not None and (upto := end + known.length) <= size:
                 self._at = upto
-                self.has_more = upto < size
+                self._let_go()
                 method, path, query, target, headers, _, address = known
                 return Request(method, path, query, target, headers, body=data[end:upto], address=address)
             self._raw = raw
             self._parse(end - at)
+            self._raw = b""  # empty lines before a head look as if they were one
         event = self._events.popleft()
-        left = self._parser is not None and self._at < len(self._data)
-        self.has_more = left or self._error is not None or bool(self._events)
+        self._let_go()
         return event
+
+    def _let_go(self) -> None:
+        """Keeps nothing of what was looked at, or never will be: the next bytes may be long in coming."""
+        left = self._parser is not None and self._at < len(self._data)
+        if not left:
+            self._data, self._at = b"", 0
+        self.has_more = left or self._error is not None or bool(self._events)
 
     def _parse(self, size: int) -> None:
         """Parses so many of the bytes that have come.
