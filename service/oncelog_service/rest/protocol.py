@@ -486,6 +486,7 @@ class HttpConnection(asyncio.Protocol):
         exchange.keep_alive = exchange.keep_alive and keep_alive
         if self._raw:
             self._note_head(exchange)
+            self._raw = b""
         if self._ends_soon or self._shared.draining:
             self.ends_soon()
         if exchange is self._current:
@@ -567,7 +568,9 @@ class HttpConnection(asyncio.Protocol):
         if exchange.pipelined:
             exchange.told(answer)
         if exchange is not self._current:
-            if self._lost or self._is_over:
+            if self._together:
+                self._together[-1].keep_alive &= exchange.keep_alive  # nothing is begun behind what is known to be refused
+            elif self._lost or self._current is None:
                 self._note(exchange, answer)
             return
         following: Exchange | None = exchange
