@@ -480,6 +480,24 @@ def test_of_a_head_request_only_the_head_is_answered() -> None:
     run(check)
 
 
+@pytest.mark.parametrize("first", [b"", declared(b"good")])
+def test_a_request_that_cannot_even_be_judged_ends_its_connection(first: bytes) -> None:
+    class Fails(Echo):
+        def admit(self, head: Head, address: object = None) -> Admitted:
+            if head.path == "/fails":
+                raise RuntimeError("nobody foresaw it")
+            return super().admit(head)
+
+    async def check(echo: Echo, shared: Shared) -> None:
+        wire = Wire(shared)
+        await wire.send(first + head("GET", "/fails") + declared(b"behind"))
+        await until(lambda: wire.closed)
+        assert [status for status, _ in wire.answers()] == [200, 500][not first :]
+        assert echo.seen == [b"good"][not first :]
+
+    run(check, answers=Fails)
+
+
 def test_what_waits_behind_a_request_is_bytes_and_is_answered_however_much_it_is() -> None:
     async def check(echo: Echo, shared: Shared) -> None:
         wire = Wire(shared)

@@ -55,7 +55,7 @@ HELD: dict[str, str] = {
     "recent messages": "RecentMessages._order TopicCache._blocks",
     "connections": """
         Shared.connections Shared.told Shared.patience Shared.exchanges Shared._of_one Places.held Places._found Places._barren
-        HttpConnection._together Framing._events Acceptor._beginning Bodies._arriving Unread._readers""",
+        HttpConnection._together Framing._events Rounds._waiting Acceptor._beginning Bodies._arriving Unread._readers""",
     "heads of requests": "Heads.known Heads._once",
     "requests under way": """
         Exchange.parts Call.path Call.query Call.subject Turns._queues Turns._order Turns._lights Logs._opening

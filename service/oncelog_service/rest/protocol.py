@@ -20,7 +20,7 @@ The invariants:
   for more, those that come slowest give way, and what arrives in one piece has a quarter of the room for itself.
 * A body that comes packed is unpacked within the same bounds (packing.py), once its turn has come, and before it is judged anew.
 * What one turn of the event loop costs is bounded, too: of chunks of a few bytes each, and of requests, thousands of which may be
-  in a read, so many are looked at, and the rest has the next one.
+  in a read, so many are looked at, and the rest waits until others have had their turns (bounds/rounds.py).
 * Of answers that are not read no more is held than fits (bounds/unread.py): none is begun before what was written is read, nor
   the next piece of one that comes in pieces.
 * No answer is cut silently: one that is given up ends before its length, or its last chunk, is there; what fails under way is
@@ -58,6 +58,7 @@ from oncelog_service.config import Settings
 from oncelog_service.logs import as_said, asking
 from oncelog_service.rest.answer import Answer, refusal
 from oncelog_service.rest.bounds.places import Awaited, Places, Waits
+from oncelog_service.rest.bounds.rounds import Rounds
 from oncelog_service.rest.bounds.unread import BUFFER_BYTES, Unread
 from oncelog_service.rest.exchange import CONTINUE, PIPELINE, Admitted, Exchange, Head, Step
 from oncelog_service.rest.framing import Framing, Request
@@ -122,6 +123,7 @@ class Shared:
         self.unread = Unread(settings.max_unread_bytes, self.traffic)
         self.requests = RequestLog(settings)
         self.heads = Heads()
+        self.rounds = Rounds(asyncio.get_running_loop().call_soon)
         self.connections: dict[HttpConnection, None] = {}
         """In the order in which they came."""
         self.told: dict[HttpConnection, None] = {}
@@ -353,10 +355,13 @@ class HttpConnection(asyncio.Protocol):
             self._look_soon()
 
     def data_received(self, data: bytes) -> None:
-        """Looks at what has come as far as its turn is, and as one turn of the event loop may; the rest waits."""
+        self._look_at(data, PARTS_AT_ONCE)
+
+    def _look_at(self, data: bytes, most: int) -> int:
+        """Looks at what has come as far as its turn is, and at about so many parts of it; the rest waits. Returns how many."""
         framing, parts = self._framing, 0
         if framing is None:
-            return
+            return parts
         try:
             while self._current is None or self._phase == _BODY or (self._pipelines and self._next is None):
                 event = framing.next(data)
@@ -371,15 +376,18 @@ class HttpConnection(asyncio.Protocol):
                     self._takes(event)
                 else:
                     self._is_there(event.keep_alive)
-                if not framing.has_more or parts > PARTS_AT_ONCE or self._framing is None:
+                if not framing.has_more or parts > most or self._framing is None:
                     break
             else:
                 if data:
                     framing.hold(data)
         except OncelogError as error:
             self._refuse(error)
+        except Exception:
+            _log.exception("a request could not be looked at")
+            self._refuse(InternalError())
         if self._framing is None:
-            return
+            return parts
         if self._phase == _BETWEEN and framing.is_within:
             self._phase, self._due = _HEAD, None
         elif self._phase == _BODY and self._newest is not None and self._newest.refused is None:
@@ -388,26 +396,29 @@ class HttpConnection(asyncio.Protocol):
         if framing.has_more != self._is_paused:
             self._is_paused = framing.has_more
             (self._transport.pause_reading if self._is_paused else self._transport.resume_reading)()
-        if parts > PARTS_AT_ONCE:
+        if parts > most:
             self._look_soon()
         if (exchange := self._current) is None or exchange.handed_over is None:
             self._watch()
+        return parts
 
     def _look_soon(self) -> None:
-        """What waits has the next turn of the event loop."""
+        """What waits has its turn when others have had theirs (bounds/rounds.py)."""
         if not self._will_look:
             self._will_look = True
-            self._loop.call_soon(self._look_on)
+            self._shared.rounds.add(self)
 
-    def _look_on(self) -> None:
+    def look_on(self, most: int) -> int:
+        """Looks at about so many parts of what waits; returns how many it was."""
         self._will_look = False
         if self._is_over:
             self._read_no_more()
-            return
+            return 0
         if self._next is not None:
             self._go_ahead()
-        if self._framing is not None and self._framing.has_more:
-            self.data_received(b"")
+        if self._framing is None or not self._framing.has_more:
+            return 0
+        return self._look_at(b"", most)
 
     def _read_no_more(self) -> None:
         """What still comes is dropped."""
@@ -833,8 +844,8 @@ class HttpConnection(asyncio.Protocol):
 
     def _look_at_the_clock(self) -> None:
         self._alarm = None
-        if self._due is None or self._transport.is_closing():
-            return  # an answer is under way, and sets it when it is given
+        if self._due is None or self._will_look or self._transport.is_closing():
+            return  # an answer is under way, or more has come, and sets it then
         if self._loop.time() < self._due:
             self._watch()
         elif self._current is None:

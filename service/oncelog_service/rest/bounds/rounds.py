@@ -1,0 +1,67 @@
+"""Whose requests are looked at next, of connections where some wait as bytes: no address keeps the event loop for itself. Pure.
+
+The invariants:
+
+* In one turn of the event loop so much is looked at as costs about 2 ms, however many connections wait, and whose they are: who
+  comes meanwhile is served between two turns.
+* Addresses go round, and within one its connections: each time one connection is looked at as far as ONCE goes.
+* Who alone has something that waits has every turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+AT_ONCE = 512
+"""Parts (limits.py) in one turn: 16 requests that are refused, or small publishes, of 60 to 120 µs."""
+ONCE = 256
+"""Parts of one connection. What is under way together is written together, and this is half of a turn."""
+
+
+class Waiting(Protocol):
+    """A connection, as far as it matters here."""
+
+    address: str
+
+    def look_on(self, most: int) -> int:
+        """Looks at so many parts of what waits, about; returns how many it was."""
+
+
+class Rounds:
+    """Of the connections of a server."""
+
+    def __init__(self, soon: Callable[[Callable[[], None]], object]) -> None:
+        """``soon``: calls in the next turn of the event loop."""
+        self._soon = soon
+        self._waiting: dict[str, deque[Waiting]] = {}
+        """By address, the one first whose turn it is."""
+        self._has_turn = False
+
+    def add(self, connection: Waiting) -> None:
+        """Something waits on it, until it is looked at."""
+        if (queue := self._waiting.get(connection.address)) is None:
+            queue = self._waiting[connection.address] = deque()
+        queue.append(connection)
+        self._turn_soon()
+
+    def _turn_soon(self) -> None:
+        if not self._has_turn:
+            self._has_turn = True
+            self._soon(self._turn)
+
+    def _turn(self) -> None:
+        self._has_turn = False
+        left = AT_ONCE
+        for _ in range(sum(map(len, self._waiting.values()))):  # what is added meanwhile has the next turn
+            address = next(iter(self._waiting))
+            queue = self._waiting.pop(address)
+            connection = queue.popleft()
+            if queue:
+                self._waiting[address] = queue  # behind all others
+            left -= max(1, connection.look_on(ONCE))
+            if left <= 0:
+                break
+        if self._waiting:
+            self._turn_soon()

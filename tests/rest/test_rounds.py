@@ -1,0 +1,77 @@
+"""Connections on which much waits go round, by address: nobody else is kept waiting by them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from oncelog_service.clock import SystemClock
+from oncelog_service.config import Settings
+from oncelog_service.rest.bounds.rounds import AT_ONCE, ONCE, Rounds
+from oncelog_service.rest.exchange import Admitted, Head
+from oncelog_service.rest.limits import PARTS_OF_A_REQUEST
+from oncelog_service.rest.protocol import Shared
+from tests.rest.talk import head
+from tests.rest.test_protocol import Echo, Wire, declared
+
+
+class Much:
+    """A connection on which so many parts wait."""
+
+    def __init__(self, rounds: Rounds, address: str, parts: int, looked: list[str]) -> None:
+        self.rounds, self.address, self.parts, self.looked = rounds, address, parts, looked
+
+    def look_on(self, most: int) -> int:
+        took = min(self.parts, most)
+        self.parts -= took
+        self.looked.append(self.address)
+        if self.parts:
+            self.rounds.add(self)
+        return took
+
+
+def test_addresses_go_round_and_within_one_its_connections_and_a_turn_is_bounded() -> None:
+    turns: list[object] = []
+    looked: list[str] = []
+    rounds = Rounds(turns.append)
+    for _ in range(9):
+        rounds.add(Much(rounds, "loud", 10 * ONCE, looked))
+    rounds.add(Much(rounds, "quiet", 1, looked))
+    count = 0
+    while turns:
+        before = len(looked)
+        turns.pop()()  # type: ignore[operator]
+        assert len(looked) - before <= AT_ONCE // ONCE + 1
+        count += 1
+    assert looked[:2] == ["loud", "quiet"]
+    assert looked.count("loud") == 90
+    assert count <= 46, "who is alone has every turn"
+    assert not rounds._waiting
+
+
+class Counting(Echo):
+    """Counts the requests that are judged."""
+
+    judged = 0
+
+    def admit(self, head: Head, address: object = None) -> Admitted:
+        self.judged += 1
+        return super().admit(head)
+
+
+@pytest.mark.parametrize("raw", [head("GET", "/nothing"), declared(b"four")], ids=["refused", "obeyed"])
+async def test_however_many_connections_wait_a_few_requests_are_begun_in_one_turn_of_the_event_loop(raw: bytes) -> None:
+    """500 connections with 512 refusals behind one another each kept everybody waiting for 8 s."""
+    shared = Shared(echo := Counting(), Settings(store="memory://"), SystemClock())
+    wires = [Wire(shared) for _ in range(100)]
+    for wire in wires:
+        await wire.send(raw * 20)
+    while not all(wire.is_done for wire in wires):
+        before = echo.judged
+        await asyncio.sleep(0)
+        assert echo.judged - before <= AT_ONCE // PARTS_OF_A_REQUEST
+    for wire in wires:
+        assert len(wire.answers()) == 20
+        wire.abort()
+    await asyncio.sleep(0)
