@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from oncelog.errors import NotServedHere, NotSupported
 from oncelog_service.atomic.coordinator import AtomicCommits
+from oncelog_service.atomic.upkeep import Upkeep
 from oncelog_service.bounds import room
 from oncelog_service.cluster.leader import Component, Leader
 from oncelog_service.cluster.leases import ATOMIC_COMMITS, SETUP, TRANSACTIONS, Lease, Leases, topic_of
@@ -209,9 +210,9 @@ class Opening:
             tasks["moving topics"] = partial(move_topics, topics, self.leases, settings.lease_seconds / 4)
         return tasks
 
-    def _with_outcomes(self) -> tuple[TransactionManager | None, AtomicCommits | None]:
-        served = self._served
-        return served if isinstance(served, TransactionManager) else None, self._atomic.present
+    def _with_outcomes(self) -> tuple[TransactionManager | None, Upkeep | None]:
+        served, atomic = self._served, self._atomic.present
+        return served if isinstance(served, TransactionManager) else None, None if atomic is None else atomic.upkeep
 
     # --- what is there
 

@@ -14,7 +14,7 @@ from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.requests import CommitRequest, Part, PublishRequest, PublishResponse
 from oncelog.wire.transaction import Transaction
 from oncelog_service.app import build_service
-from oncelog_service.atomic import coordinator, ledger
+from oncelog_service.atomic import ledger, upkeep
 from oncelog_service.atomic.coordinator import AtomicCommits
 from oncelog_service.config import Settings
 from oncelog_service.log.topic_log import TopicLog
@@ -181,7 +181,7 @@ async def living(
     chosen = {"retention_seconds": 3_600, **settings}
     service = build_service(Settings(store="memory://", **chosen), clock, lambda: opened, workers=workers)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coordinator, "_ROUND_SECONDS", 3_600)
+        patch.setattr(upkeep, "_ROUND_SECONDS", 3_600)
         patch.setattr(ledger, "_TRIM_EVERY", trim_every)
         await service.start()
         try:

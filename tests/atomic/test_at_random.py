@@ -249,7 +249,7 @@ class Run:
 
     async def advance(self) -> None:
         self.clock.advance(STEP_MS)
-        await self.house.atomic.once()
+        await self.house.atomic.upkeep.once()
         self.model.round(self.clock.now_ms())
 
     # --- lives

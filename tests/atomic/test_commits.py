@@ -145,13 +145,13 @@ async def test_a_transaction_has_its_whole_time_anew_when_the_service_is_back_wh
     clock.ms += step_ms
     async with living(after, clock) as house:
         clock.seconds += 0.999
-        await house.atomic.once()
+        await house.atomic.upkeep.once()
         assert await house.state("t") == "in_progress"
         clock.ms -= step_ms  # and set right again: neither earlier nor later
-        await house.atomic.once()
+        await house.atomic.upkeep.once()
         assert await house.state("t") == "in_progress"
         clock.seconds += 0.001
-        await house.atomic.once()
+        await house.atomic.upkeep.once()
         assert await house.state("t") == "timed_out"
         assert await house.shown("a") == []
 
@@ -162,7 +162,7 @@ async def test_a_round_leaves_alone_what_a_call_is_ending_and_gives_up_the_other
         await house.stage(name, "a", 0, messages(name))
     async with _waiting(AtomicOnTopic, "ready", house.commit("t")) as waiting:
         house.clock.advance(1_000)
-        await asyncio.wait_for(house.atomic.once(), 5)
+        await asyncio.wait_for(house.atomic.upkeep.once(), 5)
         assert [await house.state(name) for name in ("t", "u")] == ["in_progress", "timed_out"]
     assert waiting.result().state == "committed"
 

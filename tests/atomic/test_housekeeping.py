@@ -188,9 +188,9 @@ async def test_the_number_of_partitions_changes_when_every_transaction_has_ended
 
 async def test_an_outcome_that_is_forgotten_leaves_no_row(house: House) -> None:
     await house.commit("empty", group="g")
-    assert await house.atomic.forget_outcomes() == 0
+    assert await house.atomic.upkeep.forget_outcomes() == 0
     house.clock.advance(DAY_MS)
-    assert await house.atomic.forget_outcomes() == 1
+    assert await house.atomic.upkeep.forget_outcomes() == 1
     await refused(TransactionNotFound, house.atomic.show("empty"))
     assert house.rows(Table.ATOMIC_ID) == house.rows(Table.ATOMIC_OUTCOME) == 0
 

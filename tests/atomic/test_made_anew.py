@@ -63,7 +63,7 @@ async def test_what_was_staged_in_branches_is_no_duplicate_either(house: House) 
         await house.stage(branch, "a", 0, messages(str(number)))
         await refused(CommitGone, house.commit(whole, sequence_id=number, branches=[branch], **LOADER))
     assert await house.shown("a") == []
-    await house.atomic.forget_producer("g", "loader")  # as the error says
+    await house.atomic.producers.forget("g", "loader")  # as the error says
     await house.begin("anew", of="third")
     await house.stage("anew", "a", 0, messages("1"))
     assert (await house.commit("third", sequence_id=1, branches=["anew"], **LOADER)).state == "committed"
@@ -106,7 +106,8 @@ async def test_what_a_later_commit_does_not_write_to_is_not_forgotten_for_a_repe
         for number, topic in ((1, "b"), (2, "c")):  # nothing of these is gone
             assert (await house.commit(f"v{number}", {topic: messages(topic)}, sequence_id=number, **LOADER)).state == "duplicate"
         shown = {
-            each.topic: (each.generation, each.current_generation) for each in (await house.atomic.producer("g", "loader")).topics
+            each.topic: (each.generation, each.current_generation)
+            for each in (await house.atomic.producers.show("g", "loader")).topics
         }
         assert shown == {"c": (1, 1), "a": (1, 2), "b": (1, 1)}
         await house.commit("w", {"a": messages("d")}, sequence_id=3, **LOADER)
@@ -122,7 +123,7 @@ async def test_of_topics_that_earlier_commits_wrote_to_a_bounded_number_is_kept(
         await house.commit(f"t{number}", {topic: messages(topic)}, sequence_id=number, **LOADER)
     await house.create("z")
     await house.commit("u", {"z": messages("z")}, sequence_id=3, **LOADER)
-    known = await house.atomic.producer("g", "loader")
+    known = await house.atomic.producers.show("g", "loader")
     assert [each.topic for each in known.topics] == ["z", "a"]  # the one that was written to last
 
 
@@ -144,7 +145,7 @@ async def test_of_a_number_from_before_its_topics_were_kept_the_outcome_says_the
         if not remembered:
             await house.service.opening.topics.changes.update("default", "a", {"ttl": "1"})
             clock.advance(2 * DAY_MS)
-            assert await house.atomic.forget_outcomes() == 1
+            assert await house.atomic.upkeep.forget_outcomes() == 1
     _as_it_was(disk)
     async with living(disk, clock) as house:
         again = house.commit("u", {"a": messages("1")}, sequence_id=1, **LOADER)
@@ -187,7 +188,7 @@ async def test_a_note_is_not_taken_for_one_about_a_commit_that_a_version_without
     store.write([batch])
     store.close()
     async with living(disk) as house:
-        known = await house.atomic.producer("g", "loader")
+        known = await house.atomic.producers.show("g", "loader")
         assert (known.sequence_id, [each.topic for each in known.topics]) == (2, ["b"])  # as the outcome says
         await house.commit("v", {"b": messages("9")}, sequence_id=9, refuses_gaps=True, **LOADER)
         twin = await house.commit("w", {"b": messages("9")}, sequence_id=9, **LOADER)
@@ -208,11 +209,11 @@ async def test_a_number_is_left_out_only_where_either_commit_allows_it() -> None
         error = await refused(SequenceGap, house.commit("v", {"a": messages("1")}, sequence_id=7, **dense))
         assert (error.definite, error.producer, error.expected, error.received) == (True, "loader", 5, 7)
         assert (await house.commit("w", sequence_id=4, **dense)).state == "duplicate"
-        assert (await house.atomic.producer("g", "loader")).sequence_id == 4
+        assert (await house.atomic.producers.show("g", "loader")).sequence_id == 4
         # Who allows holes, as all did before, may leave some; behind such a commit nobody knows what is missing.
         await house.commit("x", {"a": messages("1")}, sequence_id=7, **LOADER)
         await house.commit("y", sequence_id=9, **dense)
         await refused(SequenceGap, house.commit("z", {"a": messages("2")}, sequence_id=11, **dense))
-        await house.atomic.forget_producer("g", "loader")
+        await house.atomic.producers.forget("g", "loader")
         assert (await house.commit("anew", {"a": messages("2")}, sequence_id=11, **dense)).state == "committed"
         assert await house.shown("a") == ["0", "1", "2"]

@@ -37,10 +37,10 @@ async def test_a_producer_of_a_group_stays_that_of_who_committed_first_whoever_e
         await committed(house, ROOT, 2)
         disk = crashed(disk)
     async with living(disk) as house:
-        assert (await house.atomic.producer("g", "p", ROOT)).owner == "ada"
+        assert (await house.atomic.producers.show("g", "p", ROOT)).owner == "ada"
         await refused(NotAllowed, committed(house, BOB, 3))
         await committed(house, ADA, 3)
-        await house.atomic.forget_producer("g", "p", None, ROOT)
+        await house.atomic.producers.forget("g", "p", None, ROOT)
         await committed(house, BOB, 1)
         await refused(NotAllowed, committed(house, ADA, 4))
 
@@ -66,7 +66,7 @@ async def test_a_principal_takes_so_many_names_and_goes_on_under_those_that_it_h
         assert (full.quota, full.limit, full.definite, full.retry_after_ms) == ("group_producers", 2, True, None)
         await committed(house, ADA, 2, "p")
         await committed(house, BOB, 1, "r")
-        await house.atomic.forget_producer("g", "q", None, ADA)
+        await house.atomic.producers.forget("g", "q", None, ADA)
         both = await asyncio.gather(committed(house, ADA, 1, "s"), committed(house, ADA, 1, "t"), return_exceptions=True)
         assert sorted(type(each).__name__ for each in both) == ["AtomicOutcome", "QuotaExceeded"]
         assert await house.shown("a") == ["x1", "x1", "x2", "x1", "x1"]
@@ -111,8 +111,8 @@ async def test_an_id_is_not_freed_while_what_became_of_it_is_being_forgotten(mon
     async with living(clock=clock, topics="a") as house:
         await house.commit("order-1", group="g")
         clock.advance(DAY_MS)
-        monkeypatch.setattr("oncelog_service.atomic.coordinator.read", slowly)
-        forgetting = asyncio.ensure_future(house.atomic.forget_outcomes())
+        monkeypatch.setattr("oncelog_service.atomic.upkeep.read", slowly)
+        forgetting = asyncio.ensure_future(house.atomic.upkeep.forget_outcomes())
         await turns()
         freed = asyncio.ensure_future(house.atomic.free("order-1"))
         await turns()

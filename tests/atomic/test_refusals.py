@@ -313,7 +313,7 @@ async def test_a_commit_that_is_refused_is_on_no_topic_and_has_ended_or_may_be_r
             assert (await house.read("a", SEES_ALL))[-1].payload in (b"1", b"2")
         if row.reason is None:
             return
-        await house.atomic.once()
+        await house.atomic.upkeep.once()
         await house.dropped()
         await house.service.opening.retention().once()
         assert house.rows(Table.CHUNK) == 0

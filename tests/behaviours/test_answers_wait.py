@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import pytest
@@ -140,7 +141,7 @@ def both(*calls: Call) -> Call:
 
 
 def journal(name: str, *arguments: Any) -> Call:
-    return lambda house, _: getattr(house.atomic, name)(*arguments)
+    return lambda house, _: attrgetter(name)(house.atomic)(*arguments)
 
 
 # --- transactions
@@ -254,7 +255,11 @@ TABLE = [
     Row("a branch that was begun", begins(), begins("b", "a"), commits("a", branches=["b"]), "committed"),
     Row("a commit's expected offset", nothing, publish(one()), commits(expected_offset=0), OffsetMismatch),
     Row(
-        "how far a group's producer has come", nothing, commits(producer="p", sequence_id=1), journal("producer", "g", "p"), None
+        "how far a group's producer has come",
+        nothing,
+        commits(producer="p", sequence_id=1),
+        journal("producers.show", "g", "p"),
+        None,
     ),
     Row(
         "another incarnation of a group's producer",
@@ -266,8 +271,8 @@ TABLE = [
     Row(
         "a group's producer that was forgotten",
         commits(producer="p", sequence_id=1),
-        journal("forget_producer", "g", "p"),
-        journal("producer", "g", "p"),
+        journal("producers.forget", "g", "p"),
+        journal("producers.show", "g", "p"),
         GroupProducerNotFound,
     ),
     Row("a transaction's commit, again", starts(), service("commit"), service("commit"), None),

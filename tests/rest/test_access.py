@@ -306,7 +306,7 @@ def test_who_may_write_nowhere_takes_no_name_of_a_producer_in_a_group_nor_leaves
     for right in ("read", "manage", "operate"):
         answer = house.holders[right].request("POST", "/v1/atomic/taken/commit", json=body)
         assert assert_problem(answer, 403, "not_allowed")["right"] == "write"
-    names = house.service.service.opening.atomic.ledger.producers
+    names = house.service.service.opening.atomic.producers.newest
     assert ("nightly", "loader") not in names
     under_a_name = house.admin.holding("named", "write:default/own:loader")
     assert under_a_name.good("POST", "/v1/atomic/taken/commit", json=body)["state"] == "committed"

@@ -44,8 +44,8 @@ HELD: dict[str, str] = {
     "keys that transactions have changed": """
         TransactionsState.committed TransactionsState._committers TransactionsState._newest TransactionsState._reserved""",
     "atomic commits": """
-        Ledger._partition_of Ledger.numbers Plan._branches Plan._ids Plan.transactions Transaction.topics Endings._dropping""",
-    "producers' names in groups of atomic commits": "Ledger.producers GroupNoteRow.topics GroupNoteRow.earlier",
+        Ledger._partition_of Ledger.open Plan._branches Plan._ids Plan.transactions Transaction.topics Endings._dropping""",
+    "producers' names in groups of atomic commits": "GroupProducers.newest GroupNoteRow.topics GroupNoteRow.earlier",
     "outcomes": "TransactionManager._recent RemoteTransactions._ended Ledger.ended",
     "answers that are remembered": """
         Principal._answers WritePointers._own Expectations._relatives History._looked SqliteDatabase._known""",
@@ -60,7 +60,7 @@ HELD: dict[str, str] = {
     "requests under way": """
         Exchange.parts Call.path Call.query Call.subject Turns._queues Turns._order Turns._lights Logs._opening
         Logs._settling Logs._locks WritePointers._using WritePointers._closing WritePointers._over WritePointers._locks
-        AtomicCommits._locks SettlementTask._under_way Threads._calls Size.shrinking Size.watchers OpenTopic.watchers
+        Ledger._locks SettlementTask._under_way Threads._calls Size.shrinking Size.watchers OpenTopic.watchers
         KeyIndex.watchers _State.queue _State.newest _State.lazy""",
     "principals with a quota": "Quotas._held",
     "what was refused, sampled and found wrong lately": """

@@ -108,7 +108,6 @@ def test_a_commit_is_judged_and_made_in_a_step_of_a_few_calls_for_each_topic_and
         asked = {"parts": [], "branches": named}
         committed = Carrying(many.url, "admin").good("POST", f"/v1/atomic/{wide}/commit", json=asked)
     assert committed["messages"] == TOPICS
-    print(turns.longest / TOPICS, turns.where)
     assert turns.longest < calls * TOPICS, turns.where
 
 

@@ -15,7 +15,7 @@ from oncelog_dedup.sequence_map import SequenceMap
 from oncelog_dedup.snapshot import Snapshot, SnapshotDamaged
 from oncelog_service import renewal
 from oncelog_service.atomic import endings
-from oncelog_service.atomic.ledger import Ledger
+from oncelog_service.atomic.group_producers import GroupProducers
 from oncelog_service.log import checks
 from oncelog_service.log.groups import pointers
 from oncelog_service.log.open_topic import OpenTopic
@@ -50,13 +50,13 @@ def no_commit_is_gone() -> Iterator[Plant]:
 
 
 def a_numbered_commit_may_leave_gaps() -> Iterator[Plant]:
-    before = Ledger.original
+    before = GroupProducers.original
 
-    def original(self: Ledger, group: str, request: CommitRequest, by: str | None = None) -> Any:
+    def original(self: GroupProducers, group: str, request: CommitRequest, by: str | None = None) -> Any:
         with mock.patch.object(request, "refuses_gaps", False):
             return before(self, group, request, by)
 
-    yield Ledger, "original", original
+    yield GroupProducers, "original", original
 
 
 def a_short_wait_counts_as_none() -> Iterator[Plant]:

@@ -11,7 +11,7 @@ import requests
 
 from oncelog.errors import StorageUnavailable
 from oncelog.wire.models import Settlement
-from oncelog_service.atomic.coordinator import AtomicCommits
+from oncelog_service.atomic.upkeep import Upkeep
 from oncelog_service.background import RECENT_SECONDS, Background
 from oncelog_service.retention import Retention
 from oncelog_service.settlement import SettlementTask
@@ -23,9 +23,9 @@ from tests.world.service import running_service
 TASKS = {
     "retention": (Retention, "once"),
     "settlement": (SettlementTask, "once"),
-    "atomic": (AtomicCommits, "once"),
+    "atomic": (Upkeep, "once"),
     "transactions": (TransactionManager, "expire_due"),
-    "forgetting old outcomes": (AtomicCommits, "forget_outcomes"),
+    "forgetting old outcomes": (Upkeep, "forget_outcomes"),
 }
 
 

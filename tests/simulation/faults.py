@@ -158,8 +158,7 @@ def an_erasure_is_not_on_disk() -> Iterator[Plant]:
 
 def every_attempt_of_a_task_is_committed() -> Iterator[Plant]:
     def branches(self: Any, transaction: Any, request: Any, by: object) -> list[Any]:
-        found = [self._ledger.find(number) for number in self._ledger.numbers.values()]
-        return [each for each in found if each is not None and each.of == transaction.id] if request.branches else []
+        return [each for each in self._ledger.open.values() if each.of == transaction.id] if request.branches else []
 
     yield Endings, "_branches", branches
 

@@ -1,7 +1,8 @@
 """Ends the transactions of atomic commits: each is judged and committed on all its topics, or aborted.
 
 From the verdict to the hand-over nothing awaits, and all of a commit is one write: the rows that make its messages appear on
-every topic, the record of the journal, the outcome. So a crash leaves all of a commit, or nothing of it.
+every topic, the record of the journal, the outcome. So a crash leaves all of a commit, or nothing of it, and two commits appear
+in the same order on every topic that they share.
 
 What a commit brings itself is held in memory alone: whatever becomes of the transaction meanwhile, these messages appear with
 this very commit or never, and nothing of them is on disk before.
@@ -34,18 +35,17 @@ from oncelog.errors import (
 from oncelog.wire.models import AtomicOutcome
 from oncelog.wire.requests import CommitRequest, PublishRequest
 from oncelog_service.access.owners import check_owner, may_touch
+from oncelog_service.atomic.group_producers import GroupProducers
 from oncelog_service.atomic.ledger import Ledger, not_in_progress, outcome, what
 from oncelog_service.atomic.outcomes import Ended, fingerprint
 from oncelog_service.atomic.plan import Transaction
 from oncelog_service.atomic.records import Abort, Commit, TopicRef
-from oncelog_service.atomic.repeats import Newest, Written, gone, noted
+from oncelog_service.atomic.repeats import Newest, gone
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.admission import Admission
 from oncelog_service.log.append.atomic import Copied, Ready, Staged
 from oncelog_service.log.topic_log import TopicLog
-from oncelog_service.storage.keys import group_producer_key
-from oncelog_service.storage.port import Batch, Table
-from oncelog_service.storage.records import encode_record
+from oncelog_service.storage.port import Batch
 from oncelog_service.topics.topics import Topics
 
 _log = logging.getLogger(__name__)
@@ -88,6 +88,17 @@ class Brought(NamedTuple):
     request: PublishRequest
 
 
+class Asked(NamedTuple):
+    """A commit, as it is asked for."""
+
+    request: CommitRequest
+    brought: Sequence[Brought]
+    by: str | None
+    """Whose the branches must be that it names, and the producer; None: whoever's."""
+    may: MayAppear
+    """Asked before anything is said of a topic, and in the step that commits."""
+
+
 class _Work(NamedTuple):
     """The part of a commit that one topic has in it."""
 
@@ -108,8 +119,9 @@ class _Work(NamedTuple):
 class Endings:
     """Ends the transactions in one ledger. Belongs to the event loop that owns the writer and the topics."""
 
-    def __init__(self, ledger: Ledger, writer: Writer, topics: Topics) -> None:
+    def __init__(self, ledger: Ledger, producers: GroupProducers, writer: Writer, topics: Topics) -> None:
         self._ledger = ledger
+        self._producers = producers
         self._writer = writer
         self._topics = topics
         self._dropping: set[asyncio.Task[None]] = set()
@@ -121,21 +133,12 @@ class Endings:
 
     # --- commit
 
-    async def decide(
-        self,
-        transaction: Transaction,
-        request: CommitRequest,
-        brought: Sequence[Brought],
-        refusal: OncelogError | None = None,
-        by: str | None = None,
-        may: MayAppear = anything,
-    ) -> AtomicOutcome:
+    async def decide(self, transaction: Transaction, asked: Asked, refusal: OncelogError | None = None) -> AtomicOutcome:
         """Judges a commit; then it is committed on every topic, or nothing of it is on any. Raises the refusal.
 
-        ``by``: whose the branches must be that it names, and the producer; None: whoever's. ``may``: asked before anything is
-        said of a topic, and in the step that commits.
         ``refusal``: known before, of what it brings; it still may be a duplicate, or have ended.
         """
+        request, brought, by, may = asked
         if self._ledger.is_open(transaction.number) and transaction.expires <= self._ledger.running.now_ms():
             await self.abort(transaction, TIMED_OUT, "it was not committed in time")
             return again(self._ledger.ended[transaction.id](), request)
@@ -146,7 +149,7 @@ class Endings:
                 overtaken = await self._overtaken(transaction, request)
                 if overtaken is not None:
                     return overtaken
-                original = self._ledger.original(transaction.group, request, by)
+                original = self._producers.original(transaction.group, request, by)
                 if original is not None:
                     return await self._duplicate(transaction, request, original, brought)
                 if refusal is not None:
@@ -160,7 +163,7 @@ class Endings:
                 # From here to the hand-over in `_commit` nothing awaits: an await would let another publish take the offsets, or
                 # another commit the branches, that this verdict is about.
                 if whole and all(each.log.atomic.judged(each.ready) for each in work.values()):
-                    self._ledger.check_name(transaction.group, request.producer, transaction.owner)
+                    self._producers.check_name(transaction.group, request.producer, transaction.owner)
                     self._admit(work)
                     break
                 work = await self._work(holders, work, carried)
@@ -170,27 +173,15 @@ class Endings:
             return await self._refuse(transaction, error, brought) if overtaken is None else overtaken
         return await self._commit(lambda _: transaction, request, branches, work)
 
-    async def at_once(
-        self,
-        begin: Callable[[Batch], Transaction],
-        group: str,
-        request: CommitRequest,
-        brought: Sequence[Brought],
-        by: str | None = None,
-        may: MayAppear = anything,
-        owner: str | None = None,
-    ) -> AtomicOutcome | None:
+    async def at_once(self, id: str, group: str, owner: str | None, asked: Asked) -> AtomicOutcome | None:  # noqa: A002
         """Begins a transaction and commits it in one write, if it brings all of its messages and nothing stands in its way; None:
-        that cannot be said without waiting, and nothing was done.
-
-        ``begin`` adds to the batch that it begins, in the step in which memory moves; ``may`` raises before. ``owner``: whose it
-        becomes.
-        """
+        that cannot be said without waiting, and nothing was done."""
+        request, brought, by, may = asked
         if request.branches:
             return None
         work: dict[TopicRef, _Work] = {}
         try:
-            if self._ledger.original(group, request, by) is not None:
+            if self._producers.original(group, request, by) is not None:
                 return None
             self._writer.check()
             for each in brought:
@@ -201,11 +192,11 @@ class Endings:
                 work[each.topic] = _Work(each.log, ready, [_BROUGHT], [staged], 1)
         except OncelogError:
             return None  # it is to begin, for its refusal to be known
-        self._ledger.check_name(group, request.producer, owner)
+        self._producers.check_name(group, request.producer, owner)
         for at, of in work.items():
             may(at.namespace, at.topic, of.ready.senders)
         self._admit(work)
-        return await self._commit(begin, request, (), work)
+        return await self._commit(partial(self._ledger.begin, id=id, group=group, owner=owner), request, (), work)
 
     def _admit(self, work: Mapping[TopicRef, _Work]) -> None:
         """Takes in what a commit writes. Raises QuotaExceeded, of its topics, or DiskFull; then nothing is counted."""
@@ -218,8 +209,8 @@ class Endings:
         """
         if self._ledger.is_open(transaction.number):
             return None
-        ended = await self._ledger.find_ended(transaction.id)
-        assert ended is not None  # it is not open
+        ended = await self._ledger.find(transaction.id)
+        assert isinstance(ended, Ended)  # nobody frees the id meanwhile: this call has its lock
         return again(ended, request)
 
     def _branches(self, transaction: Transaction, request: CommitRequest, by: str | None) -> list[Transaction]:
@@ -230,8 +221,7 @@ class Endings:
         """
         found = []
         for name in request.branches:
-            number = self._ledger.numbers.get(name)
-            branch = None if number is None else self._ledger.find(number)
+            branch = self._ledger.open.get(name)
             if branch is not None and not may_touch(branch.owner, by):
                 check_owner(branch.owner, by, what(name))
             if branch is None or branch.group != transaction.group or branch.of not in (None, transaction.id):
@@ -315,25 +305,12 @@ class Endings:
             self._ledger.append(batch, Commit(transaction.number, tuple(each.number for each in branches)))
             parts = [(branch, partial(_as_branch, branch, transaction.id)) for branch in branches]
             self._ledger.end(batch, [(transaction, ended), *parts])
-            self._note_producer(batch, transaction, request, copied, messages)
+            self._producers.note(batch, transaction, request, copied, messages)
             self._let_go((transaction, *branches), work)
             self._writer.counts.atomic_committed += 1
             done = self._writer.submit(batch, partial(_all_written, written))
         await done
         return ended().outcome
-
-    def _note_producer(
-        self, batch: Batch, transaction: Transaction, request: CommitRequest, topics: Iterable[TopicRef], messages: int
-    ) -> None:
-        group, producer = transaction.group, request.producer
-        if producer is not None:
-            key = group_producer_key(group, producer)
-            went = [Written(*each) for each in topics]
-            known = noted(request, transaction, went, messages, self._ledger.producers.get((group, producer)))
-            self._ledger.note(group, producer, known)
-            assert known.note is not None
-            batch.put(Table.GROUP_PRODUCER, key, encode_record(known.row))
-            batch.put(Table.GROUP_NOTE, key, encode_record(known.note))
 
     def _let_go(self, ended: Sequence[Transaction], work: dict[TopicRef, _Work]) -> None:
         """Lets go of what was copied, and drops what else they have staged."""
@@ -364,10 +341,10 @@ class Endings:
         """
         original = newest.row
         same = original.sequence_id == request.sequence_id
-        went = await self._ledger.went(newest, itself=same and original.messages > 0)
+        went = await self._producers.went(newest, itself=same and original.messages > 0)
         concerned, directory = _concerned(transaction, brought), self._topics.directory
-        numbers = [self._ledger.numbers[each] for each in request.branches if each in self._ledger.numbers]
-        there = (topic for each in numbers for topic in self._ledger.find(each).topics)
+        branches = filter(None, map(self._ledger.open.get, request.branches))
+        there = [topic for each in branches for topic in each.topics]
         names = dict.fromkeys(topic[:2] for topic in (*there, *concerned))
         lost = await gone(request, transaction.group, original, went, names, directory.generation, directory.incarnation)
         overtaken = await self._overtaken(transaction, request)

@@ -1,37 +1,46 @@
 """Keeps in memory what is known of the transactions of atomic commits; it moves here alone, by one record at a time.
 
-No number is used twice, nor an id while its outcome is kept. The plans are the fold of the journal. Each record moves its plan
-when it is handed to the writer, not when it is synced; so every answer waits for the writer, and after a failed write all of this
-is read back from disk.
+What every call asks first is asked once, by :meth:`Ledger.find`: what is known under an id, and whether it is that of who asks::
+
+    None ── begin ─▶ Transaction ─┬─ commit, of it or of one that names it ─▶ Ended ── free, forget ─▶ None
+                                  └─ abort, by a call or out of time ───────▶ Ended
+
+==================  ====================================================================================================
+nothing (None)      nothing on disk; whoever begins it next has it
+a ``Transaction``   its id with its number (ATOMIC_ID), its records (JOURNAL), what it has staged (CHUNK, PAYLOAD)
+``Ended``           its id with its number, its outcome (ATOMIC_OUTCOME): as long as messages of it may live, or until it is freed
+==================  ====================================================================================================
+
+An id belongs to who began it until nothing is known of it. A number is that of one transaction for ever, and rises with time. The
+plans are the fold of the journal. Each record moves its plan when it is handed to the writer, not when it is synced; so every
+answer waits for the writer, and after a failed write all of this is read back from disk.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from weakref import WeakValueDictionary
 from zlib import crc32
 
 from oncelog.errors import (
     InvalidRequest,
     OncelogError,
-    ProducerFenced,
-    SequenceGap,
     TransactionNotFound,
     TransactionNotInProgress,
 )
 from oncelog.message_id import MessageId
 from oncelog.wire.models import AtomicOutcome, AtomicState, AtomicTopic
-from oncelog.wire.requests import CommitRequest
 from oncelog.wire.transaction import POINTERS_PER_MS
 from oncelog_service.access.grants import Right
-from oncelog_service.access.owners import check_owner
+from oncelog_service.access.owners import check_owner, may_touch
 from oncelog_service.atomic.limits import AtomicLimits
 from oncelog_service.atomic.outcomes import Ended, number_of, put_id, put_outcomes, read_ended
 from oncelog_service.atomic.plan import GiveUp, Transaction
 from oncelog_service.atomic.records import RECORDS, Begin, Record, TopicRef
 from oncelog_service.atomic.recovery import META_KEY, Found
-from oncelog_service.atomic.repeats import Newest, Written, written_by
-from oncelog_service.bounds.holding import Held, check_held
+from oncelog_service.bounds.holding import Held
 from oncelog_service.clock import Clock, RunningClock
 from oncelog_service.group_commit import Writer
 from oncelog_service.log.append.atomic import Copied
@@ -64,26 +73,19 @@ class Ledger:
         """What time-outs are measured by: nobody sets it. Every transaction that is found has its whole time anew."""
         self.plans = found.plans
         """One per partition."""
-        self.producers = found.producers
-        """(group, name) → its newest atomic commit."""
-        self.names = Held()
-        """Of producers in groups: each takes memory until it is forgotten."""
-        for known in self.producers.values():
-            self.names.add(known.row.owner, 1)
         self._partitions = found.row.partitions
         self._begins = list(found.row.begins)
         self._reserved = self._last = found.row.numbers
         self._partition_of: dict[int, int] = {}
-        """Number of a transaction that has not ended → its partition."""
+        """Number of a transaction in progress → its partition."""
+        self.open: dict[str, Transaction] = {}
+        """The transactions in progress, by id."""
         self.in_progress = Held()
-        """Those that have not ended."""
-        self.numbers: dict[str, int] = {}
-        """Id of a transaction that has not ended → its number."""
+        """Whose these are."""
         for partition, plan in enumerate(self.plans):
-            for number, transaction in plan.transactions.items():
-                transaction.expires = self.running.now_ms() + transaction.expires - transaction.began
-                self._partition_of[number], self.numbers[transaction.id] = partition, number
-                self.in_progress.add(transaction.owner, 1)
+            for transaction in plan.transactions.values():
+                self._opened(transaction, partition)
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # gone with its last user
         self.ended: OrderedDict[str, Callable[[], Ended]] = OrderedDict()
         """The latest ones, by id: each is made when somebody asks for it."""
         found.stale.put(Table.JOURNAL_META, META_KEY, encode_record(self._row()))
@@ -93,29 +95,10 @@ class Ledger:
         """Returns whether the transaction of this number is in progress."""
         return number in self._partition_of
 
-    @property
-    def open_numbers(self) -> Sequence[int]:
-        """The numbers of all transactions in progress, rising."""
-        return sorted(self._partition_of)
-
-    def check_name(self, group: str, producer: str | None, owner: str | None) -> None:
-        """Raises QuotaExceeded unless the owner commits under a name that is known, or may have one more."""
-        if producer is not None and (group, producer) not in self.producers:
-            what, way_out = "names of producers in groups", "have those forgotten that are not needed"
-            held, limit = self.names.of(owner), self._limits.max_names_of_one
-            check_held(owner, held, 1, limit, "group_producers", what, way_out, soon=False)
-
-    def note(self, group: str, producer: str, known: Newest) -> None:
-        """Notes the newest commit under a name."""
-        before = self.producers.get((group, producer))
-        if before is not None:
-            self.names.add(before.row.owner, -1)
-        self.names.add(known.row.owner, 1)
-        self.producers[group, producer] = known
-
-    def forget_producer(self, group: str, producer: str) -> None:
-        """Frees a name."""
-        self.names.add(self.producers.pop((group, producer)).row.owner, -1)
+    def _opened(self, transaction: Transaction, partition: int) -> None:
+        transaction.expires = self.running.now_ms() + transaction.expires - transaction.began
+        self._partition_of[transaction.number], self.open[transaction.id] = partition, transaction
+        self.in_progress.add(transaction.owner, 1)
 
     def begin(
         self,
@@ -130,25 +113,20 @@ class Ledger:
 
         The id is one that :func:`check_assignable` lets pass.
         """
-        number = self._next_number()
+        number, partition, now = self._next_number(), crc32(group.encode()) % self._partitions, self._clock.now_ms()
         id = str(number) if id is None else id  # noqa: A001
-        self._partition_of[number] = crc32(group.encode()) % self._partitions
-        self.numbers[id] = number
-        now = self._clock.now_ms()
-        self.append(batch, Begin(number, id, group, now, now + (timeout_ms or self._limits.default_timeout_ms), of, owner))
-        self.in_progress.add(owner, 1)
+        expires = now + (timeout_ms or self._limits.default_timeout_ms)
+        self._append(batch, partition, Begin(number, id, group, now, expires, of, owner))
         put_id(batch, id, number)
-        begun = self.find(number)
-        begun.expires = self.running.now_ms() + begun.expires - begun.began
+        begun = self.plans[partition].transactions[number]
+        self._opened(begun, partition)
         return begun
 
-    def find(self, number: int) -> Transaction:
-        """Returns the transaction of this number, which is in progress."""
-        return self.plans[self._partition_of[number]].transactions[number]
-
     def append(self, batch: Batch, record: Record) -> None:
-        """Moves the plan by a record, and adds that to ``batch``."""
-        partition = self._partition_of[record.number]
+        """Moves the plan by a record of a transaction in progress, and adds that to ``batch``."""
+        self._append(batch, self._partition_of[record.number], record)
+
+    def _append(self, batch: Batch, partition: int, record: Record) -> None:
         plan = self.plans[partition]
         if plan.position % _TRIM_EVERY == 0:
             self._trim(partition)  # before this record, whose batch the writer has not got yet
@@ -189,15 +167,35 @@ class Ledger:
         put_outcomes(batch, [(transaction.number, each) for transaction, each in ended])
         for transaction, each in ended:
             self.ended[transaction.id] = each
-            del self._partition_of[transaction.number], self.numbers[transaction.id]
+            del self._partition_of[transaction.number], self.open[transaction.id]
             self.in_progress.add(transaction.owner, -1)
         while len(self.ended) > _REMEMBERED:
             self.ended.popitem(last=False)
 
-    async def find_ended(self, id: str) -> Ended | None:  # noqa: A002
-        """Returns what became of a transaction, once that is on disk; None: it has not ended, or was never begun."""
-        if id in self.numbers:
-            return None
+    def forget(self, batch: Batch, id: str, number: bytes | None) -> None:  # noqa: A002
+        """Forgets what became of a transaction, and adds that to ``batch``; ``number``: the key of its outcome, if it has one."""
+        batch.delete(Table.ATOMIC_ID, id.encode("ascii"))
+        if number is not None:
+            batch.delete(Table.ATOMIC_OUTCOME, number)
+        self.ended.pop(id, None)
+
+    def changing(self, id: str) -> asyncio.Lock:  # noqa: A002
+        """Returns the lock that is held by the call which changes what is known under an id."""
+        return self._locks.setdefault(id, asyncio.Lock())
+
+    async def find(self, id: str, by: str | None = None, right: Right = Right.ADMIN) -> Transaction | Ended | None:  # noqa: A002
+        """Returns what is known under an id: a transaction in progress, which may still be on its way to disk; or what became of
+        it, which is on disk; None: it was never begun, or is forgotten.
+
+        Raises NotAllowed: it belongs to another principal than ``by``; ``right`` would let it. That is on disk, too.
+        """
+        found = self.open.get(id) or await self._ended(id) or self.open.get(id)  # it may have begun while that was read
+        if found is not None and not may_touch(found.owner, by):
+            await self._writer.drained()
+            check_owner(found.owner, by, what(id), right)
+        return found
+
+    async def _ended(self, id: str) -> Ended | None:  # noqa: A002
         ended = self.ended.get(id)
         if ended is not None:
             await self._writer.drained()
@@ -208,62 +206,23 @@ class Ledger:
         number = await read(number_of, self._store, id) if shared else read_at_once(number_of, self._store, id)
         return None if number is None else await read(read_ended, self._store, id)
 
-    async def went(self, of: Newest, itself: bool = False) -> list[Written] | None:
-        """Returns where commits under a producer's name went, as far as that is known; None: nobody knows any more.
-
-        ``itself``: only where the newest did, which wrote something.
-        """
-        if of.topics is not None:
-            return of.topics if itself else [*of.topics, *of.earlier]
-        row = of.row
-        ended = await self.find_ended(row.transaction)  # the row has no note; the outcome is kept for a time
-        if ended is None or ended.outcome.sequence_id != row.sequence_id:
-            return None
-        return written_by(ended.outcome) or None  # one without messages says nothing of those before it
-
-    async def no_longer(self, id: str, by: str | None = None, right: Right = Right.ADMIN) -> OncelogError:  # noqa: A002
-        """Returns the reason why nothing can be done with the transaction of this id. Raises NotAllowed: it is not ``by``'s."""
-        ended = await self.find_ended(id)
-        if ended is not None:
-            check_owner(ended.outcome.owner, by, what(id), right)
-            return not_in_progress(id, ended.outcome.state, ended.outcome.detail or "nothing was done", ended.outcome.reason)
-        return TransactionNotFound(f"no transaction {id[:249]!r} was begun here, or it is forgotten", transaction=id[:249])
-
-    def due(self) -> list[GiveUp]:
+    def due(self) -> list[tuple[Transaction, GiveUp]]:
         """Returns everything that is to be given up now; that may lead to more."""
-        return [step for plan in self.plans for step in plan.due(self.running.now_ms())]
+        now = self.running.now_ms()
+        return [(plan.transactions[step.number], step) for plan in self.plans for step in plan.due(now)]
 
-    def status(self, number: int) -> AtomicOutcome:
-        """Returns the state of a transaction in progress."""
-        return outcome(self.find(number), "in_progress")
 
-    def original(self, group: str, request: CommitRequest, by: str | None = None) -> Newest | None:
-        """Returns the producer's newest commit, if its sequence id is that of this one or higher.
+def told(found: Transaction | Ended) -> AtomicOutcome:
+    """Returns what a client is told of a transaction."""
+    return found.outcome if isinstance(found, Ended) else outcome(found, "in_progress")
 
-        Raises ProducerFenced; NotAllowed: the name is not that of ``by``, who might fence or outrun its principal; SequenceGap:
-        both refuse gaps, and there is one between them.
-        """
-        if request.producer is None or request.sequence_id is None:
-            return None
-        known = self.producers.get((group, request.producer))
-        if known is None:
-            return None
-        row = known.row
-        check_owner(row.owner, by, producer_of(group, request.producer))
-        if row.incarnation != request.incarnation:
-            raise fenced(group, request.producer, request.incarnation, row.incarnation)
-        if request.sequence_id <= row.sequence_id:
-            return known
-        expected = row.sequence_id + 1
-        if request.refuses_gaps and known.refused_gaps and request.sequence_id != expected:
-            raise SequenceGap(
-                f"{producer_of(group, request.producer)} has come to number {row.sequence_id}: {expected} is the next one, and "
-                f"{request.sequence_id} leaves out what should be between; nothing was stored",
-                producer=request.producer,
-                expected=expected,
-                received=request.sequence_id,
-            )
-        return None
+
+def refused(id: str, found: Transaction | Ended | None) -> OncelogError:  # noqa: A002
+    """Returns the reason why nothing can be done with a transaction that is not in progress, given what is known under its id."""
+    if not isinstance(found, Ended):
+        return TransactionNotFound(f"no transaction {id[:249]!r} was begun here, or it is forgotten", transaction=id[:249])
+    became = found.outcome
+    return not_in_progress(id, became.state, became.detail or "nothing was done", became.reason)
 
 
 def outcome(
@@ -310,22 +269,6 @@ def what(id: str) -> str:  # noqa: A002
     return f"transaction {id!r}"
 
 
-def producer_of(group: str, name: str) -> str:
-    """Returns what a refusal calls a producer of a group."""
-    return f"producer {name!r} of group {group!r}"
-
-
 def not_in_progress(id: str, state: str, detail: str, reason: str | None = None) -> TransactionNotInProgress:  # noqa: A002
     """Returns the refusal of any call on a transaction that has ended."""
     return TransactionNotInProgress(f"transaction {id!r} is {state}: {detail}", transaction=id, state=state, reason=reason)
-
-
-def fenced(group: str, producer: str, incarnation: str | None, current: str | None) -> ProducerFenced:
-    """Returns the refusal of an incarnation that is not that of the producer's newest commit."""
-    return ProducerFenced(
-        f"producer {producer!r} of group {group!r} belongs to incarnation {current!r}, not to {incarnation!r}; "
-        "use another name, or have the group forget this one",
-        producer=producer,
-        incarnation=incarnation,
-        current_incarnation=current,
-    )

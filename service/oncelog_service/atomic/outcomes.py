@@ -36,6 +36,16 @@ class Ended(NamedTuple):
     asked: str | None = None
     """The :func:`fingerprint` of the commit that ended it; None: that carried nothing, or another transaction's did."""
 
+    @property
+    def owner(self) -> str | None:
+        """Whose it is; None: nobody's with a name."""
+        return self.outcome.owner
+
+    @property
+    def group(self) -> str:
+        """Its group."""
+        return self.outcome.group
+
 
 def fingerprint(request: CommitRequest) -> str | None:
     """Returns a fingerprint of everything that a commit carries itself, whatever media type it came in; None if that is nothing.

@@ -113,7 +113,7 @@ OF_TRANSACTIONS: Sequence[Measure[TransactionManager]] = (
 )
 
 OF_ATOMIC_COMMITS: Sequence[Measure[AtomicCommits]] = (
-    Measure(GAUGE, "atomic_open", "Atomic commits and branches that have not ended", lambda it: len(it.ledger.numbers)),
+    Measure(GAUGE, "atomic_open", "Atomic commits and branches that have not ended", lambda it: len(it.ledger.open)),
 )
 
 

@@ -253,7 +253,7 @@ class OncelogService:
         with suppress(OncelogError):  # the store is being reopened: what is due is found then
             if isinstance(service.opening.transactions, TransactionManager):
                 await service.opening.transactions.expire_due()
-            await service.opening.atomic.once()
+            await service.opening.atomic.upkeep.once()
             await service.opening.retention().once()
 
     async def clock_is_set(self, seconds: float) -> None:

@@ -264,7 +264,7 @@ class Watch:
             found = self._service.opening.transactions
             transactions = len(found.state.open) if isinstance(found, TransactionManager) else None
         with suppress(NotServedHere, StorageUnavailable):
-            atomic = len(self._service.opening.atomic.ledger.numbers)
+            atomic = len(self._service.opening.atomic.ledger.open)
         return transactions, atomic
 
     # --- the first page

@@ -108,7 +108,7 @@ async def list_(call: Call) -> Sequence[AtomicOutcome]:
 
 async def producer(call: Call) -> GroupProducer:
     """The newest commit under a producer's name: what the next sequence id must lie above."""
-    return await call.service.opening.atomic.producer(*_producer(call), call.principal)
+    return await call.service.opening.atomic.producers.show(*_producer(call), call.principal)
 
 
 async def forget_producer(call: Call) -> None:
@@ -116,7 +116,7 @@ async def forget_producer(call: Call) -> None:
 
     With `incarnation` only while the newest commit is of that one: else `producer_fenced`, and nothing is forgotten.
     """
-    await call.service.opening.atomic.forget_producer(*_producer(call), call.query.get("incarnation"), call.principal)
+    await call.service.opening.atomic.producers.forget(*_producer(call), call.query.get("incarnation"), call.principal)
 
 
 def _ended(call: Call, outcome: AtomicOutcome) -> AtomicOutcome:
