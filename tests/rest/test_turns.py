@@ -7,16 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from oncelog.wire.codec import encode_commit_request
+from oncelog.wire.codec import encode_commit_request, encode_publish_request
 from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.models import OpenSubscription
 from oncelog.wire.requests import CommitRequest, Part, PublishRequest
 from oncelog.wire.transaction import TransactionType
 from oncelog_service.service import Service
 from tests.access.carrying import Carrying
+from tests.rest.talk import connected, head, read_answer
 from tests.world.service import RunningService, running_service
-from tests.world.turns import AT_MOST, counted
+from tests.world.turns import AT_MOST, Turns, counted
 
+PIPELINE = "oncelog-pipeline: 1"
 TOPICS = 200
 WAITERS = 5
 GRANTS = [*(f"write:other/t*{number}" for number in range(20)), "read:many/t*"]
@@ -109,6 +111,35 @@ def test_a_commit_is_judged_and_made_in_a_step_of_a_few_calls_for_each_topic_and
         committed = Carrying(many.url, "admin").good("POST", f"/v1/atomic/{wide}/commit", json=asked)
     assert committed["messages"] == TOPICS
     assert turns.longest < calls * TOPICS, turns.where
+
+
+def test_requests_behind_one_another_are_begun_some_at_a_time_and_one_that_has_to_wait_is_not_tried_for_each_behind_it(
+    many: RunningService,
+) -> None:
+    """500 publishes in one read kept everybody waiting for 40 ms; 500 requests behind a repeated one, for 0.8 s."""
+    with connected(many.url) as connection, connection.makefile("rb") as stream:
+
+        def ask(*sent: bytes) -> Turns:
+            with counted(many.loop) as turns:
+                connection.sendall(b"".join(sent))
+                assert [read_answer(stream)[0] for _ in sent] == [200] * len(sent)
+            return turns
+
+        again = asked(PublishRequest([b""] * 4_000, "again", None, range(4_000)))
+        new, small = asked(PublishRequest([b"m"])), head("GET", "/livez", PIPELINE)
+        ask(again)
+        many_at_once = ask(*[new] * 500)
+        assert many_at_once.longest < 25_000, many_at_once.where
+        waits = ask(new, again, *[small] * 500)
+        assert waits.longest < 16_000, waits.where
+        assert waits.calls < 300_000
+
+
+def asked(request: PublishRequest) -> bytes:
+    """A publish, as it is sent with others behind it."""
+    body = encode_publish_request(request)
+    headers = PIPELINE, "authorization: Bearer admin", f"content-type: {ONCELOG_AVRO}", f"content-length: {len(body)}"
+    return head("POST", "/v1/namespaces/many/topics/t9/publish", *headers) + body
 
 
 LISTS = {
