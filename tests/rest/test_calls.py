@@ -21,7 +21,7 @@ from oncelog_service.rest.protocol import Shared
 from tests.rest.talk import head
 from tests.rest.test_protocol import Wire, until
 
-MOST = 255
+MOST = 250
 """Of Python functions, and of functions in C that those call; 675 before publishes were answered in one step."""
 TOGETHER = 16
 """Connections whose requests share a write."""
