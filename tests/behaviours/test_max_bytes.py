@@ -177,6 +177,13 @@ def test_an_atomic_commit_finds_room_on_all_of_its_topics_or_changes_none(house:
     assert (len(wide.read()), len(narrow.read())) == (4, 2)
 
 
+def test_how_much_an_atomic_commit_of_many_messages_takes_is_known_before_they_have_ids(house: House) -> None:
+    topic = limited(house, 100)
+    done(commit(house, "many", t=60))
+    assert_full(commit(house, "more", t=60))
+    assert len(topic.read()) == 60
+
+
 def test_what_is_staged_is_refused_where_it_never_had_room_and_else_when_it_is_committed(house: House) -> None:
     topic = limited(house, 3)
     done(requests.post(f"{house.service.url}/v1/atomic", json={"id": "a", "group": "g"}, timeout=TIMEOUT))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unittest import mock
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oncelog.wire.avro_parts import encode_long
@@ -24,8 +24,8 @@ def parts_of(draw: st.DrawFn) -> tuple[int, list[Part]]:
     """How many texts, and their parts."""
     count = draw(st.sampled_from([1, 2, 40, 41, 64, 65, 129, 200, 1_000]))
     numbers = firsts.map(lambda first: min(first, MAX - count))
-    ids = st.tuples(st.binary(max_size=3), st.integers(0, 2**24 - count)).map(
-        lambda each: [each[0] + (each[1] + at).to_bytes(3, "big") for at in range(count)]
+    ids = st.tuples(st.binary(max_size=3), st.integers(0, 2**24 - count), st.sampled_from([0, 1])).map(
+        lambda each: [each[0] + (each[1] + each[2] * at).to_bytes(3, "big") for at in range(count)]
     )
     return count, draw(st.lists(st.binary(max_size=20) | numbers | ids, min_size=1, max_size=6))
 
@@ -36,6 +36,7 @@ def one_by_one(part: Part, index: int) -> bytes:
     return encode_long(part + index) if isinstance(part, int) else part[index]
 
 
+@example((41, [[b"one id"] * 41]), 64)  # of messages that have none yet
 @given(parts_of(), st.sampled_from([64, 4_000]))
 def test_texts_are_their_parts_joined(asked: tuple[int, list[Part]], templates: int) -> None:
     count, parts = asked

@@ -29,7 +29,7 @@ from oncelog_service.storage.runs import Bodies
 
 Part: TypeAlias = bytes | int | Sequence[bytes]
 """Of all texts the same bytes; an Avro ``long``, at least 0, that rises by one from each text to the next; or bytes
-of each, which rise and have one size."""
+of each, which do not fall and have one size."""
 
 _NO_TAIL = NULL_BRANCH * 3
 """No key, no properties, no ttl."""
@@ -198,7 +198,7 @@ def _at_once(count: int, parts: Sequence[Part]) -> Sequence[bytes] | None:
 def _columns(part: Sequence[bytes], size: int) -> Iterator[tuple[int, bytes]]:
     """Index → that byte of each text, where it is not the same in all."""
     joined, first, last = b"".join(part), part[0], part[-1]
-    alike = next(index for index in range(size) if first[index] != last[index])
+    alike = next((index for index in range(size) if first[index] != last[index]), size)
     for index in range(alike, size):
         yield index, joined[index::size]
 
