@@ -50,6 +50,22 @@ def test_addresses_go_round_and_within_one_its_connections_and_a_turn_is_bounded
     assert not rounds._waiting
 
 
+def test_one_that_fails_stands_in_nobodys_way() -> None:
+    class Failing(Much):
+        def look_on(self, most: int) -> int:
+            raise RuntimeError("nobody foresaw this")
+
+    turns: list[object] = []
+    looked: list[str] = []
+    rounds = Rounds(turns.append)
+    rounds.add(Failing(rounds, "failing", 1, looked))
+    rounds.add(Much(rounds, "quiet", 1, looked))
+    with pytest.raises(RuntimeError):
+        turns.pop()()  # type: ignore[operator]
+    turns.pop()()  # type: ignore[operator]
+    assert looked == ["quiet"]
+
+
 class Counting(Echo):
     """Counts the requests that are judged."""
 

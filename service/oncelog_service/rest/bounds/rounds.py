@@ -54,14 +54,16 @@ class Rounds:
     def _turn(self) -> None:
         self._has_turn = False
         left = AT_ONCE
-        for _ in range(sum(map(len, self._waiting.values()))):  # what is added meanwhile has the next turn
-            address = next(iter(self._waiting))
-            queue = self._waiting.pop(address)
-            connection = queue.popleft()
-            if queue:
-                self._waiting[address] = queue  # behind all others
-            left -= max(1, connection.look_on(ONCE))
-            if left <= 0:
-                break
-        if self._waiting:
-            self._turn_soon()
+        try:
+            for _ in range(sum(map(len, self._waiting.values()))):  # what is added meanwhile has the next turn
+                address = next(iter(self._waiting))
+                queue = self._waiting.pop(address)
+                connection = queue.popleft()
+                if queue:
+                    self._waiting[address] = queue  # behind all others
+                left -= max(1, connection.look_on(ONCE))
+                if left <= 0:
+                    break
+        finally:  # whoever fails stands in nobody's way
+            if self._waiting:
+                self._turn_soon()
