@@ -1,7 +1,7 @@
 """What one write adds to a topic's log: the messages of a request, and of all plain ones that come before the writer takes them.
 
 Each request is judged, stamped, encoded and pushed by itself, at once; from there on those that wait share what does not depend
-on whose messages they are: one batch, one run on disk, one note in memory, one moment in which their callers awake. A stored
+on whose messages they are: one batch, runs on disk, one note in memory, one moment in which their callers awake. A stored
 group is added by the one row with which it appears.
 """
 

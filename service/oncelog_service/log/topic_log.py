@@ -2,7 +2,7 @@
 
 ``publish``: judge → stamp → write → persist → answer. From the verdict to the hand-over to the writer nothing awaits and nothing
 raises: ids and offsets are assigned, and sequence ids pushed, in one step per request; the writer keeps that order, and so do the
-answers. Whether anything can be written is asked once, by ``Writer.check``, before anything moves.
+answers. What may refuse is asked before anything moves (admission.py).
 
 Everything here is what recovery.py folded from disk plus what was persisted since. After a failed write the object is closed and
 a new one is recovered; it is never repaired in memory.

@@ -1,4 +1,5 @@
-"""Runs: what a row of the Message Table, or of the Payload Table, is. Messages that are handed over together are one row.
+"""Runs: what a row of the Message Table, or of the Payload Table, is. Messages of one millisecond that are handed over together
+are one row, up to some size.
 
 LevelDB, SQLite and PostgreSQL all cost per row they keep: to write it, to merge it, to step to it. So the messages of a request,
 and of plain requests that wait for the same write, lie side by side in one row under one checksum. A message by itself is a run

@@ -1,1 +1,1 @@
-"""What clients may take of what all of them share: connections, memory of bodies, memory of answers that are not read."""
+"""What clients may take of what all of them share: connections, turns of what is sent ahead, memory of unread answers."""
