@@ -113,6 +113,17 @@ def test_a_commit_is_judged_and_made_in_a_step_of_a_few_calls_for_each_topic_and
     assert turns.longest < calls * TOPICS, turns.where
 
 
+def test_keys_of_a_change_set_are_sorted_and_encoded_by_the_write(many: RunningService) -> None:
+    """Of 20,000 that was half of the 90 ms that they kept everybody waiting."""
+    admin = Carrying(many.url, "admin")
+    pointer = admin.good("POST", "/v1/transactions")["writePointer"]
+    keys = [f"{number:05}" for number in range(5_000)]
+    with counted(many.loop) as turns:
+        admin.good("POST", f"/v1/transactions/{pointer}/can-commit", json={"changes": keys})
+    assert turns.longest < len(keys), turns.where
+    admin.good("POST", f"/v1/transactions/{pointer}/abort")
+
+
 def test_requests_behind_one_another_are_begun_some_at_a_time_and_one_that_has_to_wait_is_not_tried_for_each_behind_it(
     many: RunningService,
 ) -> None:

@@ -161,9 +161,12 @@ class EventLog(Generic[E]):
         source.end()
         return event
 
-    def put(self, batch: Batch, key: bytes, event: E) -> None:
-        """Adds the event to a batch."""
-        batch.put(self._table, key, self.encode(event))
+    def put(self, batch: Batch, key: bytes, event: E, size: int = 0) -> None:
+        """Adds the event to a batch. ``size``: about how many bytes it has, where they are to be made by the write."""
+        if size:
+            batch.put_later(self._table, key, size, lambda: ((b"", self.encode(event)),))
+        else:
+            batch.put(self._table, key, self.encode(event))
 
     def replay(self, store: Store, key: Callable[[int], bytes], first: int, apply: Callable[[E], None]) -> None:
         """Applies every event from the number ``first`` on, in order. ``key``: number → its key.
