@@ -18,6 +18,7 @@ import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, LessThan
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
+from oncelog import Consumer
 from oncelog.errors import ConnectionFailed, DataLost, TopicNotFound
 from oncelog.spark.reading.read_options import ReadOptions
 from oncelog.spark.reading.source import BatchReader, PushdownReader, StreamReader
@@ -262,11 +263,15 @@ def test_where_a_stream_stands_is_shown_on_the_service(log: Log) -> None:
     assert log.client.subscription(log.topic, "spark-job").cursor == 2
 
 
-def test_a_stream_goes_on_where_it_cannot_show_where_it_stands(log: Log, caplog: pytest.LogCaptureFixture) -> None:
-    log.publish(1)
-    query = Query(log.options(startingOffsets="earliest", subscription=".."))
-    assert query.steps() == [[], [(log.topic, 0)]]
-    assert "is not moved" in caplog.text
+def test_a_stream_goes_on_where_it_cannot_show_where_it_stands(caplog: pytest.LogCaptureFixture) -> None:
+    with running_service(max_subscriptions_per_topic=1) as service:
+        log = Log(service.url)
+        log.publish(1)
+        Consumer(log.topic, "other", client=log.client).close()
+        query = Query(log.options(startingOffsets="earliest", subscription="spark-job"))
+        assert query.steps() == [[], [(log.topic, 0)]]
+        assert "is not moved" in caplog.text
+        log.client.close()
 
 
 # --- what is lost
