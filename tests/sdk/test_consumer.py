@@ -201,6 +201,25 @@ def test_a_message_of_a_topic_that_was_made_anew_moves_no_cursor(client: Client,
         assert consumer.acknowledged == 1
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["alone", "opened again"])
+@pytest.mark.parametrize("call", ["receive", "ack", "seek"])
+def test_a_consumer_of_a_topic_that_was_made_anew_is_fenced_and_told_the_generation(
+    client: Client, filled: str, call: str, again: bool
+) -> None:
+    with Consumer(filled, "s", client=client, timeout=0) as consumer:
+        [message] = consumer.receive(1)
+        list(consumer)
+        client.delete_topic(filled)
+        client.create_topic(filled)
+        if again:
+            Consumer(filled, "s", client=client).close()
+        asked = {"receive": consumer.receive, "ack": lambda: consumer.ack(message), "seek": lambda: consumer.seek("earliest")}
+        for _ in range(2):
+            with pytest.raises(ConsumerFenced) as fenced:
+                asked[call]()
+            assert (fenced.value.generation, fenced.value.subscription) == (2, "s")
+
+
 def test_a_fenced_consumer_hears_of_it_in_the_background(client: Client, filled: str) -> None:
     old = Consumer(filled, "s", client=client, ack_interval=0.01)
     messages = old.receive(2, timeout=0)

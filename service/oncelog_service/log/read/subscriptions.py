@@ -171,11 +171,12 @@ class Subscriptions:
 
     async def _held(self, name: str, asked: SeekSubscription) -> SubscriptionRow:
         """The row, if who seeks may. A consumer whose answer was lost seeks again under the epoch before."""
+        row = self._rows.get(name)
+        repeated = row is not None and begun_by(row.opens, asked.nonce) == row.epoch
+        if asked.epoch is not None and not repeated:
+            await self._current(name, asked.epoch)
         self._topic.check_generation(asked.generation)
-        row = await self._existing(name)
-        if asked.epoch is None or begun_by(row.opens, asked.nonce) == row.epoch:
-            return row
-        return await self._current(name, asked.epoch)
+        return await self._existing(name)
 
     async def _begin(self, name: str, nonce: str, cursor: int) -> int:
         """A new epoch with the cursor there. It counts from the call on; on disk when this returns."""
@@ -253,8 +254,8 @@ class Subscriptions:
             InvalidRequest, ConsumerFenced, SubscriptionNotFound, StaleMessageId: definite. TopicDamaged.
         """
         self._topic.check_open()
-        self._topic.check_generation(asked.generation)
         row = await self._current(name, asked.epoch)
+        self._topic.check_generation(asked.generation)
         if asked.after is not None:
             start = self._polls.start_at_id(bytes(asked.after), False)
         else:
@@ -290,8 +291,8 @@ class Subscriptions:
         """
         check_acknowledge(asked)
         self._topic.check_open()
-        self._topic.check_generation(asked.generation)
         await self._current(name, asked.epoch)
+        self._topic.check_generation(asked.generation)
         if asked.message_id is not None:
             cursor = await self._behind(asked.message_id)
         else:
