@@ -107,8 +107,9 @@ class StreamTwin(OfTopic[C], Generic[T, C]):
         assert held is not None
         self._log.warning(
             "%s%s/%s: nothing is delivered from offset %d on: write pointer %d holds it back, undecided since %s. It goes on "
-            "when that has ended (oncelog tx list --state held; one of another transaction service ends there, or by oncelog "
-            'topic settle); a Reader with isolation="uncommitted" reads on without waiting',
+            "when that has ended. Whoever began it may end it (oncelog tx abort), and so may who has the grant operate (oncelog "
+            "tx list --state held says whose; one of another transaction service ends there, or by oncelog topic settle); "
+            'a Reader with isolation="uncommitted" reads on without waiting',
             "" if self._subscription is None else f"subscription {self._subscription!r} of ",
             self._namespace,
             self._topic,

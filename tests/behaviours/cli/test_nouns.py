@@ -326,6 +326,17 @@ def test_what_topics_hold_back_is_listed_and_an_operator_ends_it() -> None:
         )
 
 
+def test_who_has_any_grant_on_a_topic_is_shown_it_and_told_what_is_not_shown() -> None:
+    with running_service(token="root") as service, Client(service.url, token="root") as client:
+        client.create_topic("t")
+        secret = client.create_token("reader", ["read:default/t"]).secret
+        assert secret is not None
+        shown = run("topic", "show", "t", url=service.url, env={"ONCELOG_TOKEN": secret})
+        assert "upcoming offset\t0\n" in shown.stdout
+        assert shown.stderr == "which write pointers hold messages back is not shown: that needs the grant operate\n"
+        assert value(run("topic", "show", "t", "--json", url=service.url, env={"ONCELOG_TOKEN": secret}))["held"] is None
+
+
 def test_atomic_commits(client: Client) -> None:
     for topic in ("left", "right"):
         client.create_topic(topic)

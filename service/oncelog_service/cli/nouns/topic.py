@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from oncelog.errors import PropertiesChanged
+from oncelog.errors import NotAllowed, PropertiesChanged
+from oncelog.wire.models import HeldMessages
 from oncelog_service.cli.frame.lazy import noun
 from oncelog_service.cli.output import held_text
 from oncelog_service.cli.session import Session, Topic, Yes, command
@@ -57,15 +58,19 @@ def show(session: Session, topic: Topic) -> None:
     """Show a topic's properties, where its log begins and ends, and which transactions hold messages back."""
     properties = session.client.topic(topic, session.namespace).properties
     stats = session.client.stats(topic, session.namespace).model_dump(mode="json")
-    held = session.client.held_on(topic, session.namespace, _HELD_SHOWN)
+    held: list[HeldMessages] | None = None
+    try:
+        held = session.client.held_on(topic, session.namespace, _HELD_SHOWN)
+    except NotAllowed as error:  # whoever has any grant on the topic may see the rest
+        session.out.note(f"which write pointers hold messages back is not shown: that needs the grant {error.right}")
     value = {
         "namespace": session.namespace,
         **stats,
-        "held": [each.model_dump(mode="json") for each in held],
+        "held": None if held is None else [each.model_dump(mode="json") for each in held],
         "properties": properties,
     }
     rows = [(name.replace("_", " "), field) for name, field in stats.items()]
-    rows += [(f"held by {each.write_pointer}", held_text(each)) for each in held]
+    rows += [(f"held by {each.write_pointer}", held_text(each)) for each in held or ()]
     rows += [(f"property {name}", text) for name, text in sorted(properties.items()) if name != _COUNTED]
     session.out.table(value, ["", f"{session.namespace}/{topic}"], rows)
 
