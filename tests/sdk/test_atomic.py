@@ -16,6 +16,7 @@ from oncelog.errors import (
     ConnectionFailed,
     InternalError,
     InvalidRequest,
+    KeyInTransaction,
     OffsetMismatch,
     OncelogError,
     ProducerStopped,
@@ -156,6 +157,21 @@ def test_it_can_be_committed_and_aborted_by_hand_and_ends_once(client: Client, t
             with pytest.raises(TransactionClosed):
                 call(ended)
     assert payloads(client, topics[0]) == [b"1"]
+
+
+def test_a_commit_that_waited_until_its_time_was_over_says_for_what(house: RunningService, topics: list[str]) -> None:
+    held = problem(409, "key_in_transaction", key="k", write_pointer=7)
+    over = problem(409, "transaction_not_in_progress", state="aborted", reason="timed_out")
+    with (
+        meeting(house.url, at_commits(held, over)) as (through, _),
+        pytest.raises(TransactionNotInProgress, match=r"a planted transaction_not.*a planted key_in_transaction") as caught,
+        through.atomic("g") as batch,
+    ):
+        batch.send(topics[0], b"never")
+    cause = caught.value.__cause__
+    assert isinstance(cause, KeyInTransaction)
+    assert cause.write_pointer == 7
+    assert (caught.value.reason, caught.value.definite) == ("timed_out", True)
 
 
 # --- losses on the way

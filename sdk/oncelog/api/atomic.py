@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from oncelog.api.calls import as_request, parse, quoted, topic_path
 from oncelog.api.transactions import TransactionCalls
+from oncelog.errors import TransactionNotInProgress
 from oncelog.http.silence import Again
 from oncelog.process.procedures import Procedure
 from oncelog.wire.codec import encode_commit_request, encode_publish_request
@@ -61,7 +62,8 @@ class AtomicCalls(TransactionCalls):
         ``retry``: seconds that it is tried again, else the client's. Raises what was refused (OffsetMismatch, SequenceReused,
         ProducerFenced, …: then it is aborted), BranchGone, TransactionNotFound; CommitGone: its number is taken by a commit to a
         topic that was deleted and made anew; TransactionNotInProgress: it was aborted, or committed with something else than this
-        request. Where the error is not definite, :meth:`atomic_outcome` knows.
+        request; its cause is what the try before met, as another's transaction that it waited for. Where the error is not
+        definite, :meth:`atomic_outcome` knows.
         """
         path, body = _path(id, "commit"), encode_commit_request(request)
         params = {"gaps": "refuse"} if request.refuses_gaps else None
@@ -70,7 +72,16 @@ class AtomicCalls(TransactionCalls):
         def once() -> Procedure[bytes]:
             return self._transport.ask("POST", path, body, ONCELOG_AVRO, params, waits)
 
-        return parse(AtomicOutcome, await self._trying(once, idempotent=True, seconds=retry))
+        tries = self._tries(idempotent=True, seconds=retry)
+        try:
+            return parse(AtomicOutcome, await self._trying(once, idempotent=True, tries=tries))
+        except TransactionNotInProgress as error:
+            waited_for = tries.last_failure
+            if waited_for is None:
+                raise
+            detail = f"{error.detail}; the try before met this: {waited_for.detail}"
+            values = {name: getattr(error, name) for name in error.values}
+            raise TransactionNotInProgress(detail, definite=error.definite, **values) from waited_for
 
     async def abort_atomic(self, id: str) -> AtomicOutcome:  # noqa: A002
         """Drop everything that is staged; idempotent. Raises TransactionNotInProgress, TransactionNotFound."""

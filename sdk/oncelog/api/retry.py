@@ -78,7 +78,18 @@ class Tries:
     somebody broke off – a 503, a gateway's word, a closed connection – counts from there.
     """
 
-    __slots__ = ("_ends", "_failed", "_held", "_idempotent", "_is_heard", "_named", "_others", "_seconds", "perhaps_done")
+    __slots__ = (
+        "_ends",
+        "_failed",
+        "_held",
+        "_idempotent",
+        "_is_heard",
+        "_named",
+        "_others",
+        "_seconds",
+        "last_failure",
+        "perhaps_done",
+    )
 
     def __init__(
         self,
@@ -106,6 +117,8 @@ class Tries:
         self._is_heard = True
         self.perhaps_done = False
         """Whether a try that failed may have got through all the same."""
+        self.last_failure: OncelogError | None = None
+        """Of the last try that was followed by another one."""
 
     def heard(self) -> None:
         """The service has answered, and there is more to ask it: the time counts anew. Pauses go on to grow."""
@@ -133,6 +146,7 @@ class Tries:
             error.definite = error.definite and (not self.perhaps_done or (self._named and rules_out_earlier_tries(error)))
             return None
         self.perhaps_done = self.perhaps_done or not error.definite
+        self.last_failure = error
         return wait
 
 
