@@ -198,7 +198,7 @@ def test_an_end_that_an_operator_had_said_otherwise_on_a_topic_stays_there_and_i
     assert beside.now() == ([] if committed else ["x"])
 
 
-def test_a_service_asks_with_the_token_of_the_transaction_service() -> None:
+def test_a_service_asks_with_the_token_of_the_transaction_service(caplog: pytest.LogCaptureFixture) -> None:
     with running_service(token="right") as first:
         for settings, token, works in (
             ({"transactions_token": "right"}, None, True),
@@ -206,11 +206,14 @@ def test_a_service_asks_with_the_token_of_the_transaction_service() -> None:
             ({}, None, False),
             ({"token": "right"}, "right", True),  # without one of its own, its token is sent
         ):
+            caplog.clear()
             with (
                 running_service(transactions_url=first.url, **settings) as second,
                 Client(second.url, retry=0, token=token) as client,
             ):
                 assert answered(client.start_transaction) is works, settings
+                said = [each.getMessage() for each in caplog.records if each.name == "oncelog_service.transactions.remote"]
+                assert [each.endswith("the setting is transactions_token") for each in said] == ([] if works else [True])
 
 
 def test_a_transaction_service_that_hangs_holds_up_only_what_is_transactional(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from oncelog.errors import (
     TransactionNotInProgress,
     TransactionPrepared,
     TransactionsUnavailable,
+    Unauthorized,
 )
 from oncelog.http.credentials import shown
 from oncelog.http.sockets import Network
@@ -302,7 +303,10 @@ class RemoteTransactions:
 
     def _unavailable(self, error: OncelogError, definite: bool | None) -> NoReturn:
         if self.reachable:
-            _log.warning("the transaction service %s is not available: %s", shown(self._calls.url), error.detail)
+            why = error.detail
+            if isinstance(error, Unauthorized):  # what that says is for clients
+                why = "it asks for a token, and this service shows none or a wrong one; the setting is transactions_token"
+            _log.warning("the transaction service %s is not available: %s", shown(self._calls.url), why)
         self.reachable = False
         raise TransactionsUnavailable(
             f"the transaction service is not available ({error.code}); what is not transactional goes on",
