@@ -30,7 +30,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
@@ -123,7 +123,7 @@ class _State:
         self.pace = 10 * _QUICK_SECONDS
         """Seconds that a write takes: a moving mean, which one that is slow enough lifts at once."""
         self.times: deque[float] = deque(maxlen=_TIMES)
-        # Whose turn it is to write.
+        # Of whoever writes: the worker or the loop, one at a time.
         self.caught_up = 0.0
         """When the store will have, as it said behind its writes."""
         self.fallen: set[Fence] = set()
@@ -408,8 +408,7 @@ class Writer:
         if tell is None:
             state.queue, state.pace = group, 2 * _QUICK_SECONDS
             return False
-        for call in tell:
-            call()
+        tell()
         return True
 
     # --- by the worker
@@ -423,15 +422,16 @@ class Writer:
             group, state.queue, state.newest = state.queue, [], {}
         if not state.goes_on or state.failure is not None:  # not the store's: nothing that memory said is believed
             state.goes_on = False
-            tell: list[Callable[[], None]] = [partial(self._refuse, group)]
+            tell: Callable[[], None] | None = partial(self._refuse, group)
         else:
-            tell = self._write(group) or []
+            tell = self._write(group)
+        assert tell is not None  # it has waited for whoever was in the way
         worker.report(self._tell, tell)
         return None
 
     # --- by either, one at a time
 
-    def _write(self, group: list[_Submission], wait: bool = True) -> list[Callable[[], None]] | None:
+    def _write(self, group: list[_Submission], wait: bool = True) -> Callable[[], None] | None:
         """Write the group but for what stands on a fence that is lost, now or before. Returns what is to be called on the loop.
 
         ``wait``: for whoever is in the way; else nothing is written then, and None returned.
@@ -461,22 +461,21 @@ class Writer:
             finally:
                 state.writing_since = None
             break
-        decided = partial(self._decided, group, standing, frozenset(state.fallen), failure, seconds)
-        if failure is not None or not (behind := store.behind()):
-            return [decided]
-        now = self._clock.elapsed()
-        state.caught_up = max(state.caught_up, now) + behind
-        return [partial(self._on_behind, state.caught_up - now), decided]  # before anybody awakes and something large begins
+        ahead = 0.0
+        if failure is None and (behind := store.behind()):
+            now = self._clock.elapsed()
+            state.caught_up = max(state.caught_up, now) + behind
+            ahead = state.caught_up - now
+        return partial(self._decided, group, standing, frozenset(state.fallen), failure, seconds, ahead)
 
     # --- back on the event loop
 
-    def _tell(self, calls: Sequence[Callable[[], None]]) -> None:
+    def _tell(self, tell: Callable[[], None]) -> None:
         """What the worker has to tell of what it was woken for."""
         self._state.untold -= 1
         if self._state.ends_turn:
             self._end_turn_soon()
-        for call in calls:
-            call()
+        tell()
 
     def _decided(
         self,
@@ -485,8 +484,10 @@ class Writer:
         lost: frozenset[Fence],
         failure: Exception | None,
         seconds: float,
+        ahead: float,
     ) -> None:
         """``standing``: what of the group was written, or failed to be, in so many seconds; the rest stands on what is lost.
+        ``ahead``: seconds that the store needs now.
 
         Everybody gets an answer, whatever happens to the others.
         """
@@ -501,6 +502,11 @@ class Writer:
         stand = set(map(id, standing))
         # Memory first, all of it: whoever is told may hand over more at once, and finds the log as it is.
         ends = [(each, self._written(each) if id(each) in stand else _lost) for each in group]
+        if ahead:
+            try:
+                self._on_behind(ahead)  # before anybody awakes and something large begins
+            except Exception:
+                _log.exception("who waits for a store that is behind could not be told")
         for submission, error in ends:
             submission.end(error)
         self._forget_last()

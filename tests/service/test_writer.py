@@ -493,6 +493,16 @@ async def test_a_store_that_falls_behind_is_told_of_and_waited_for_once_it_is_fa
     await writer.close()
 
 
+async def test_whoever_fails_to_hear_that_the_store_is_behind_keeps_nobodys_answer() -> None:
+    def deaf(_: float) -> None:
+        raise RuntimeError("deaf")
+
+    clock = Asleep()
+    writer = Writer(Behind(0.04), nothing, on_behind=deaf, clock=clock, workers=LoopWorkers(clock.after))
+    async with asyncio.timeout(PATIENCE):
+        await writer.submit(batch("behind"), nothing)
+
+
 # --- at the end of the loop's turn
 
 

@@ -97,11 +97,11 @@ def a_producer_resumes_one_too_far() -> Iterator[Plant]:
 def what_failed_stays_in_the_map() -> Iterator[Plant]:
     before = Writer._decided
 
-    def decided(self: Any, group: Any, standing: Any, lost: Any, failure: Any, seconds: float) -> None:
+    def decided(self: Any, group: Any, standing: Any, lost: Any, failure: Any, seconds: float, ahead: float) -> None:
         if failure is not None:
             for each in standing:
                 each.on_written()
-        before(self, group, standing, lost, failure, seconds)
+        before(self, group, standing, lost, failure, seconds, ahead)
 
     yield Writer, "_decided", decided
     yield Writer, "give_up", lambda self, error: None

@@ -24,15 +24,7 @@ from oncelog_service.transactions.edits import (
     Pruned,
     Started,
 )
-from oncelog_service.transactions.state import (
-    MOVES,
-    EndedTransaction,
-    Move,
-    OpenTransaction,
-    Phase,
-    TransactionsState,
-    judge,
-)
+from oncelog_service.transactions.state import MOVES, EndedTransaction, Move, OpenTransaction, Phase, TransactionsState, judge
 
 Edits: TypeAlias = tuple[Edit, ...]
 _NO_KEYS: frozenset[bytes] = frozenset()
