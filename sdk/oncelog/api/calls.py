@@ -20,6 +20,7 @@ from oncelog.errors import DiskFull, InvalidRequest, InvalidResponse, OncelogErr
 from oncelog.http.silence import Again
 from oncelog.http.transport import MAX_JSON_BYTES, READ_SECONDS, AsyncTransport, Requests
 from oncelog.http.trust import Certificate, Trust, Verify
+from oncelog.process.logs import log
 from oncelog.process.procedures import Procedure, called, got
 from oncelog.wire.codec import decode_polled
 from oncelog.wire.isolation import read_headers
@@ -105,7 +106,7 @@ class Calls:
                 wait = tries.wait_after(error, self._clock.monotonic(), random.random())
                 if wait is None:
                     raise
-                _log.info("a call failed and is tried again in %.2f s: %s: %s", wait, error.code, error)
+                log(_log, logging.INFO, "a call failed and is tried again in %.2f s: %s: %s", wait, error.code, error)
             await self._transport.pause(wait)
 
     def _tries(self, idempotent: bool, seconds: float | None = None, *, held: bool = False) -> Tries:
