@@ -19,7 +19,7 @@ from oncelog.errors import CodecError, InvalidRequest, OffsetMismatch
 from oncelog.message_id import SIZE
 from oncelog.values.expectation import UNCHECKED, Expectation, expectation, is_past
 from oncelog.values.message import Source
-from oncelog.values.outgoing import LONGEST_SECONDS, check_seconds, outgoing, outgoing_columns
+from oncelog.values.outgoing import outgoing, outgoing_columns
 
 milliseconds = st.integers(0, 2**63 - 1)
 counters = st.integers(0, 2**16 - 1)
@@ -199,15 +199,6 @@ def test_properties_are_those_of_the_call_whatever_becomes_of_the_callers(given:
     *_, column = outgoing_columns([b"x", b"y"], properties=[other, None])
     one["b"] = other["b"] = "2"
     assert (message.properties, column) == (given, [given, None])
-
-
-@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -1.0, LONGEST_SECONDS * 1.01])
-def test_seconds_that_no_thread_can_wait_for_are_refused(seconds: float) -> None:
-    with pytest.raises(ValueError, match="linger"):
-        check_seconds(linger=seconds)
-    for option in ("linger", "delivery_timeout", "exit_timeout"):
-        with pytest.raises(ValueError, match=option):
-            Producer("t", client=object(), **{option: seconds})  # type: ignore[call-overload]
 
 
 def test_the_options_of_a_message_stand_in_one_list() -> None:

@@ -22,6 +22,7 @@ from oncelog.http.transport import MAX_JSON_BYTES, READ_SECONDS, AsyncTransport,
 from oncelog.http.trust import Certificate, Trust, Verify
 from oncelog.process.logs import log
 from oncelog.process.procedures import Procedure, called, got
+from oncelog.values.numbers import MILLISECOND, check_long, check_seconds
 from oncelog.wire.codec import decode_polled
 from oncelog.wire.isolation import read_headers
 from oncelog.wire.media import JSON, ONCELOG_AVRO
@@ -73,8 +74,10 @@ class Calls:
         too, or a pair of files; else ONCELOG_CERT and ONCELOG_KEY. ``proxy``: URL of the one to go through, else ONCELOG_PROXY,
         else none.
 
-        Raises ValueError for what is no http(s) URL, and for certificates that cannot be read.
+        Raises ValueError for what is no http(s) URL, for seconds that cannot be, and for certificates that cannot be read.
         """
+        check_seconds("timeout", timeout, MILLISECOND)
+        check_seconds("retry", retry)
         self._transport = self._shell(url, token, timeout, Trust.chosen(verify, cert, proxy))
         self._clock = self._transport.clock
         self._timeout = timeout
@@ -262,7 +265,14 @@ class Calls:
 
 def of_generation(generation: int | None) -> dict[str, str] | None:
     """The query that has an address refuse what is of another generation of its topic; None: whichever it is."""
+    check_generation(generation)
     return None if generation is None else {"generation": str(generation)}
+
+
+def check_generation(generation: int | None) -> None:
+    """Raises InvalidRequest for what can be no topic's generation; None: whichever it is."""
+    if generation is not None:
+        check_long("generation", generation)
 
 
 async def tried(calls: Calls, call: Callable[[], T | Awaitable[T]]) -> T:

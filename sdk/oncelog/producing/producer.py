@@ -16,6 +16,7 @@ from oncelog.process.tracing import switch
 from oncelog.producing.batching import Batch
 from oncelog.producing.sending import Sender
 from oncelog.producing.twins import ProducerTwin, R
+from oncelog.values.numbers import check_timeout
 from oncelog.values.outgoing import Outgoing, outgoing
 from oncelog.values.receipt import Receipt
 
@@ -186,6 +187,7 @@ class Producer(ProducerTwin[R, Api]):
         Raises:
             OncelogError: that failure. TimeoutError: ``timeout`` seconds were not enough.
         """
+        check_timeout(timeout)
         self._sender.flush(timeout)
 
     def close(self, timeout: float | None = None) -> None:
@@ -194,6 +196,7 @@ class Producer(ProducerTwin[R, Api]):
         ``timeout``: seconds; else as long as ``delivery_timeout`` lets it take. What has no result by then is given up: its
         futures fail, and TimeoutError says how many they are. In a forked child it lets go of what is there, and sends nothing.
         """
+        check_timeout(timeout)
         self._sender.check_may_wait()
         try:
             self._sender.close(timeout)
