@@ -5,9 +5,14 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, get_type_hints
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -199,6 +204,36 @@ def test_properties_are_those_of_the_call_whatever_becomes_of_the_callers(given:
     *_, column = outgoing_columns([b"x", b"y"], properties=[other, None])
     one["b"] = other["b"] = "2"
     assert (message.properties, column) == (given, [given, None])
+
+
+NO_COLUMNS = [
+    "a",
+    b"a",
+    bytearray(b"a"),
+    memoryview(b"a"),
+    {"a": "1"},
+    {"a"},
+    iter("a"),
+    pd.DataFrame({"a": [1]}),
+    pa.table({"a": [1]}),
+]
+
+
+@pytest.mark.parametrize("given", NO_COLUMNS, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("column", ["values", "sequence_ids", "keys", "properties"])
+def test_what_has_no_entry_for_each_message_is_no_column(column: str, given: Any) -> None:
+    columns: dict[str, Any] = {"values": [b"x"], column: given}
+    with pytest.raises(TypeError, match=f"^{column} is a list"):
+        outgoing_columns(codec=codec_for("json"), **columns)
+
+
+@pytest.mark.parametrize("array", [list, tuple, deque, np.array, pd.Series, pa.array])
+def test_arrays_are_lists_of_what_is_in_them(array: Callable[[list[Any]], Any]) -> None:
+    numbers, keys, properties = array([4, 6]), array(["k", "l"]), array([{"a": "1"}, {"a": "2"}])
+    expected = [b"1", b"2"], [4, 6], [b"k", b"l"], [{"a": "1"}, {"a": "2"}]
+    assert outgoing_columns(array([1, 2]), codec_for("json"), numbers, keys, properties) == expected
+    assert outgoing_columns(array([b"x", b"y"])) == ([b"x", b"y"], None, None, None)
+    assert outgoing_columns(array([]), keys=array([])) == ([], None, None, None)
 
 
 def test_the_options_of_a_message_stand_in_one_list() -> None:

@@ -152,7 +152,8 @@ class Producer(ProducerTwin[R, Api]):
     ) -> Sequence[Receipt]:
         """Send many messages and return when all are on disk; their receipts in the same order, each made when it is looked at.
 
-        ``sequence_ids``, ``keys``, ``properties``: one for each message.
+        ``sequence_ids``, ``keys``, ``properties``: one for each message. All of them are lists, or arrays of numpy, pandas or
+        pyarrow; TypeError for a text, a mapping, a table, which would be other messages than meant.
 
         With an expectation, which is of the first one, they are one request: side by side in the log, all of them or none. An
         empty one expects nothing.

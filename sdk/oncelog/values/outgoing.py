@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from oncelog.codecs import Codec
 from oncelog.errors import InvalidRequest
@@ -16,11 +16,12 @@ from oncelog.wire.media import TRACEPARENT
 
 ROW_BYTES = 128
 """What a message costs in memory beside payload, key and properties, roughly. On the wire it is less."""
-
-
 CARRIES = 256 << 10
 """Bytes of a message in a transaction or an atomic commit that still gets the context of a trace: with it, none becomes too large
 for a service that takes their requests, which are of up to 4 MiB."""
+
+
+X = TypeVar("X")
 
 
 class Outgoing(NamedTuple):
@@ -144,9 +145,13 @@ def outgoing_columns(
 ) -> tuple[list[bytes], list[int | None] | None, list[bytes | None] | None, list[Mapping[str, str] | None] | None]:
     """Make many messages: payloads, sequence ids, keys and properties. A column that is None has nothing for any of them.
 
-    Raises as :func:`outgoing` does; InvalidRequest for a column of another length.
+    Raises as :func:`outgoing` does; InvalidRequest for a column of another length; TypeError for what is none.
     """
+    values = _entries("values", values)
     count = len(values)
+    sequence_ids = None if sequence_ids is None else _entries("sequence_ids", sequence_ids)
+    keys = None if keys is None else _entries("keys", keys)
+    properties = None if properties is None else _entries("properties", properties)
     for column, what in ((sequence_ids, "sequence ids"), (keys, "keys"), (properties, "properties")):
         if column is not None and len(column) != count:
             raise InvalidRequest(f"{len(column)} {what} for {count} messages")
@@ -164,3 +169,18 @@ def outgoing_columns(
         [checked_extras(payload, key, each, None) for payload, key, each in given],
         [None if each is None else dict(each) for each in properties] if properties else None,
     )
+
+
+def _entries(name: str, column: Sequence[X]) -> Sequence[X]:
+    """Return what has an entry for each message: of an array of numpy, pandas or pyarrow the entries as Python's own.
+
+    Raises TypeError for what would be other messages than meant: of a text its characters, of a table the names of its columns.
+    """
+    if type(column) is list or type(column) is tuple:
+        return column
+    if isinstance(column, str | bytes | bytearray | memoryview | Mapping | set | frozenset) or not hasattr(column, "__len__"):
+        raise TypeError(f"{name} is a list, one entry for each message, not a {type(column).__name__}")
+    if hasattr(column, "columns"):
+        raise TypeError(f"{name} is a list, one entry for each message, not a table ({type(column).__name__}); give its rows")
+    as_list = getattr(column, "tolist", None)
+    return column if as_list is None else cast("list[X]", as_list())
