@@ -118,10 +118,9 @@ class Calls:
         ends = self._clock.monotonic() + seconds
         return Tries(ends, idempotent=idempotent, others=others, seconds=seconds, held=held)
 
-    def _waits(self, held: float = 0.0, served: str | None = None) -> float | Again:
+    def _waits(self, held: float = 0.0, served: str | None = None) -> Again:
         """How long a request is waited for that may be sent again, and is held for so many seconds."""
-        timeout = self._timeout + held
-        return Again(timeout, held, served) if self._retry else timeout
+        return Again(self._timeout + held, held, served, bool(self._retry))
 
     async def _held(self, wait: float, once: Callable[[float], Awaitable[T]], is_nothing: Callable[[T], bool]) -> T:
         """The answer to what the service holds for ``wait`` seconds where there is nothing yet, tried as

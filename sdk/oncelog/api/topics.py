@@ -365,7 +365,8 @@ class AsyncApi(TokenCalls):
         return True
 
     async def close(self) -> None:
-        """Close the connections. It stays closed: every later call raises ClientClosed. Idempotent.
+        """Close the connections. It stays closed: every later call raises ClientClosed, and so does one that waits for messages.
+        Idempotent.
 
         Where this is the last client of a store that this process has opened, that is closed, too, when this returns.
         """
