@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, get_type_hints
 
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 from hypothesis import given
