@@ -189,7 +189,7 @@ def build_server(service: Service, telemetry: Telemetry | None = None) -> Server
 def server_of(application: Application, service: Service) -> Server:
     """Builds what answers HTTP as an application does. Raises BadCertificate."""
     about = service.settings, service.background, service.clock, service.traffic
-    return Server(application, *about, application.watch, service.unpacking)
+    return Server(application, *about, application.watch, service.unpacking, service.shares)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from oncelog_service.access.issuer import Issuer
 from oncelog_service.background import Background
 from oncelog_service.bounds.quotas import Quotas, Rates
 from oncelog_service.bounds.room import Room
+from oncelog_service.bounds.shares import Shares
 from oncelog_service.bounds.turns import Turns
 from oncelog_service.bounds.waits import Waits
 from oncelog_service.clock import Clock
@@ -41,9 +42,8 @@ class Lasting:
         self.packing, self.unpacking = (workers.pool(1, f"oncelog-{name}") for name in ("packing", "unpacking"))
         """For large answers, so that such an answer waits for no store either, and for large bodies that come packed."""
         self.looking = Looking(workers, clock)
-        self.in_slices = asyncio.Lock()
-        """Held by what is done in slices for a request: one of all such requests has a slice in a turn of the event loop, and not
-        each. Nothing is waited for meanwhile but the next turn."""
+        self.shares = Shares(clock.elapsed, _later, workers.pool(1, "oncelog-apart"))
+        """Whose large work goes on next."""
         self.waits = Waits(settings.max_inflight_bytes // 4)
         """What long polls hold."""
         self.room = Room(settings.min_free_bytes)
@@ -72,7 +72,7 @@ class Lasting:
     def end(self) -> None:
         """End the threads, each after what it is in, and the audit log."""
         self.scans.close()
-        for each in (self.telling, self.looking.thread, self.packing, self.unpacking, self._checking):
+        for each in (self.telling, self.looking.thread, self.packing, self.unpacking, self.shares.thread, self._checking):
             each.shutdown(wait=False)
         self.audit.close()
 

@@ -88,5 +88,6 @@ def _call(future: Future[Any], call: Callable[[], Any]) -> None:
         result = call()
     except BaseException as error:
         future.set_exception(error)
+        del future, call  # the error's traceback holds this frame: until a collection
     else:
         future.set_result(result)

@@ -27,6 +27,7 @@ from oncelog_service.service import Service
 from tests.access.carrying import Carrying
 from tests.patience import until
 from tests.rest.talk import connected, head, read_answer
+from tests.service.test_shares import made
 from tests.world.service import RunningService, running_service
 
 TOPIC = "/v1/namespaces/default/topics/t"
@@ -202,7 +203,7 @@ async def test_a_request_that_ends_while_it_waits_holds_its_body_no_longer(fails
         await futures[0]
 
     body, futures = Body(), [asyncio.get_running_loop().create_future()]
-    kept, asked = weakref.ref(body), asyncio.ensure_future(Standing().follow(work(body)))
+    kept, asked = weakref.ref(body), asyncio.ensure_future(Standing(made()).follow(work(body)))
     del body
     gc.disable()
     try:

@@ -281,7 +281,9 @@ def test_to_a_client_that_does_not_read_what_comes_out_of_order_goes_in_order_an
     async def check(stations: Stations, shared: Shared) -> None:
         wire = Wire(shared)
         await wire.send(asked(STEP, 0) + asked(STEP, 1) + asked(STEP, 2), turns=3)
+        assert shared._has_others("somebody")
         wire.protocol.pause_writing()
+        assert not shared._has_others("somebody"), "who reads nothing would hold up others for as long as one likes"
         for number in (2, 1, 0):
             stations.tell(number)
         await wire.send(asked(STEP, 3), turns=9)

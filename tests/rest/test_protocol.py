@@ -281,6 +281,7 @@ def run(check: Callable[[Echo, Shared], object], room: int = ALL, answers: type[
         for connection in shared.connections:
             connection.abort()
         await until(lambda: not shared.connections and not shared.exchanges)
+        assert (shared._under_way, dict(shared._of_one), shared._long, dict(shared._long_of_one)) == (0, {}, 0, {})
         shared.bodies.take(Exchange(Head("", "", b"", "", {}), True), b"")
         for _ in range(room // LIMIT):
             shared.bodies.take(Exchange(Head("", "", b"", "", {}), True), b"x" * LIMIT)  # all of it was given back

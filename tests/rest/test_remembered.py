@@ -54,15 +54,17 @@ HELD: dict[str, str] = {
     "signed tokens": "Issuer._known Checks._failed Checks._known Checks._queues",
     "recent messages": "RecentMessages._order TopicCache._blocks",
     "connections": """
-        Shared.connections Shared.told Shared.patience Shared.exchanges Shared._of_one Places.held Places._found Places._barren
+        Shared.connections Shared.told Shared.patience Shared.exchanges Shared._of_one Shared._long_of_one
+        Places.held Places._found Places._barren
         HttpConnection._together Framing._events Rounds._waiting Acceptor._beginning Bodies._arriving Unread._readers""",
     "heads of requests": "Heads.known Heads._once",
     "requests under way": """
         Exchange.parts Call.path Call.query Call.subject Turns._queues Turns._order Turns._lights Logs._opening
         Logs._settling Logs._locks WritePointers._using WritePointers._closing WritePointers._over WritePointers._locks
         Ledger._locks SettlementTask._under_way Threads._calls Size.shrinking Size.watchers OpenTopic.watchers
-        KeyIndex.watchers _State.queue _State.newest _State.lazy""",
+        Shares._waiting KeyIndex.watchers _State.queue _State.newest _State.lazy""",
     "principals with a quota": "Quotas._held",
+    "how long whose work took lately": "Shares._used",
     "what was refused, sampled and found wrong lately": """
         Refusals._found Samples._kept Watch._shed_at Watch._topics _SeenFirst._since Audit._lines Audit._nameless _State.times""",
     "instances of the service": """

@@ -8,12 +8,12 @@ import pytest
 
 from oncelog_service.clock import SystemClock
 from oncelog_service.config import Settings
-from oncelog_service.rest.bounds.rounds import AT_ONCE, ONCE, Rounds
+from oncelog_service.rest.bounds.rounds import AT_ONCE, ONCE, TAKEN_AT_ONCE, Rounds
 from oncelog_service.rest.exchange import Admitted, Head
 from oncelog_service.rest.limits import PARTS_OF_A_REQUEST
 from oncelog_service.rest.protocol import Shared
 from tests.rest.talk import head
-from tests.rest.test_protocol import Echo, Wire, declared
+from tests.rest.test_protocol import Echo, Wire, declared, until
 
 
 class Much:
@@ -74,6 +74,44 @@ class Counting(Echo):
     def admit(self, head: Head, address: object = None) -> Admitted:
         self.judged += 1
         return super().admit(head)
+
+
+async def test_of_what_arrives_on_many_connections_in_one_turn_a_part_is_looked_at_and_who_asks_next_goes_past_the_rest() -> None:
+    """The first requests of 500 connections took 75 ms together."""
+    shared = Shared(echo := Counting(), Settings(store="memory://"), SystemClock())
+    loud, quiet = [Wire(shared) for _ in range(500)], Wire(shared)
+    for wire in loud:
+        wire.protocol.data_received(declared(b"four"))
+    assert echo.judged <= TAKEN_AT_ONCE // PARTS_OF_A_REQUEST
+    quiet.protocol.address = "quiet"
+    quiet.protocol.data_received(declared(b"four"))
+    await until(lambda: quiet.is_done)
+    assert sum(wire.is_done for wire in loud) < 200
+    await until(lambda: all(wire.is_done for wire in loud))
+    for wire in (*loud, quiet):
+        assert len(wire.answers()) == 1
+        assert wire.reads
+        wire.abort()
+    await asyncio.sleep(0)
+
+
+async def test_heads_that_never_end_are_looked_at_as_few_at_a_time_as_they_take() -> None:
+    """A thousand of 64 KiB kept everybody waiting for 150 ms."""
+    shared = Shared(Counting(), Settings(store="memory://"), SystemClock())
+    wires, half = [Wire(shared) for _ in range(100)], head("GET", "/", *(f"a{number}: {'x' * 640}" for number in range(90)))[:-2]
+    for wire in wires:
+        wire.protocol.data_received(half)
+    assert sum(wire.protocol._framing.is_within for wire in wires if wire.protocol._framing is not None) <= 20
+    before = 20
+    for _ in range(60):
+        await asyncio.sleep(0)
+        now = sum(wire.protocol._framing.is_within for wire in wires if wire.protocol._framing is not None)
+        assert now - before <= 4
+        before = max(now, before)
+    assert before == 100
+    for wire in wires:
+        wire.abort()
+    await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("raw", [head("GET", "/nothing"), declared(b"four")], ids=["refused", "obeyed"])

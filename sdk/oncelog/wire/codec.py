@@ -40,7 +40,7 @@ from oncelog.wire.avro_strict import (
     read_long,
     read_whole,
 )
-from oncelog.wire.json_encoding import JsonMismatch, from_json, holds_more_values, to_json
+from oncelog.wire.json_encoding import AT_ONCE_BYTES, JsonMismatch, from_json, holds_more_values, to_json
 from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, essence
 from oncelog.wire.names import check_atomic_id, check_group, check_namespace, check_producer, check_short, check_topic
 from oncelog.wire.pages import read_page
@@ -152,7 +152,8 @@ _ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 def _has_long_run(text: bytes) -> bool:
     """Tell whether more digits stand side by side, in a number or in a string: only then each number is looked at, which
     takes six times as long."""
-    return b"0" * (_LONGEST_NUMBER + 1) in text.translate(_ZEROS)
+    run = b"0" * (_LONGEST_NUMBER + 1)
+    return any(run in text[at : at + AT_ONCE_BYTES + len(run) - 1].translate(_ZEROS) for at in range(0, len(text), AT_ONCE_BYTES))
 
 
 def _whole_number(text: str) -> int:

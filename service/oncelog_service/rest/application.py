@@ -119,7 +119,7 @@ class Application:
             raise
         # One token for all says nothing of who asks.
         who = None if principal is EVERYBODY or principal.is_instance else principal.name
-        standing = Standing()
+        standing = Standing(self._service.shares)
         answer: Callable[[bytes], Awaitable[Answer]] = partial(self._answer, route, path, principal, head, standing)
         note = partial(self._note, route, principal, head)
         if self._spans is not None:
@@ -214,13 +214,24 @@ class Application:
 
     async def _work(self, route: Route, call: Call, head: Head) -> Answer:
         """Has the request done, its body read before where the handler takes a model, and its answer packed if that is wanted."""
+        await self._may_begin(call.standing)
         if route.model is None:
             found = await route.handler(call)
         else:
             asked = await read_model(call, route.model)
             found = await route.handler(call, asked)
-        answer = found if isinstance(found, Answer) else await json_in_slices(found, self._service.in_slices)
+        answer = found if isinstance(found, Answer) else await json_in_slices(call, found)
         return await self._packer.packed(answer, _packings(head))
+
+    async def _may_begin(self, standing: Standing) -> None:
+        """Returns when it may: who has used more than a share waits for others who wait."""
+        shares = self._service.shares
+        if shares.is_over(standing.who):
+            standing.idle = True
+            try:
+                await shares.turn(standing.who)
+            finally:
+                standing.idle = False
 
     def _note(self, route: Route, principal: Principal | None, head: Head, failure: BaseException) -> None:
         """Keeps that something administrative was refused before its handler was asked."""

@@ -58,15 +58,12 @@ _ENCODED_AT_ONCE = 50
 """Models of a list: half a millisecond."""
 
 
-async def json_in_slices(value: object, alone: asyncio.Lock) -> Answer:
-    """The same; of a long list, or a long object, some entries at a time, and others have their turns in between.
-
-    ``alone``: so that of those who do so at the same time one has a slice in each turn.
-    """
+async def json_in_slices(call: Call, value: object) -> Answer:
+    """The same; of a long list, or a long object, some entries at a time, and others have their turns in between."""
     if not isinstance(value, list | dict) or len(value) <= _ENCODED_AT_ONCE:
         return json_answer(value)
     texts = []
-    async with alone:
+    async with call.service.shares.alone(call.standing.who):
         for part in slices(value.items() if isinstance(value, dict) else value, _ENCODED_AT_ONCE):
             texts.append(_dumped(dict(part) if isinstance(value, dict) else part)[1:-1])
             await asyncio.sleep(0)
@@ -78,15 +75,19 @@ def _dumped(value: object) -> str:
     return json.dumps(value, default=Resource.to_wire)
 
 
-async def off_loop(large: bool, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """``call(...)``, on a thread if it is ``large``."""
-    return await asyncio.to_thread(call, *args, **kwargs) if large else call(*args, **kwargs)
+async def off_loop(call: Call, large: bool, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """``work(...)``; if it is ``large``, on a thread, and what is done with it next may be large, too (bounds/shares.py)."""
+    if not large:
+        return work(*args, **kwargs)
+    found = await call.service.shares.apart(call.standing.who, work, *args, **kwargs)
+    await call.service.shares.turn(call.standing.who)
+    return found
 
 
 async def decoded(call: Call, decode: Callable[[str, bytes, int], R]) -> R:
     """The body by one of the codec's functions. Raises as it does, and as :meth:`Call.still`."""
     if essence(call.content_type) == JSON:
-        found = await off_loop(len(call.body) > AT_ONCE_BYTES, decode, call.content_type, call.body, MAX_JSON_VALUES)
+        found = await off_loop(call, len(call.body) > AT_ONCE_BYTES, decode, call.content_type, call.body, MAX_JSON_VALUES)
     else:
         try:
             found = decode(call.content_type, call.body, AT_ONCE_ITEMS)
@@ -95,7 +96,7 @@ async def decoded(call: Call, decode: Callable[[str, bytes, int], R]) -> R:
             most = _ITEMS_A_MESSAGE * max(settings.max_messages, AT_ONCE_ITEMS)
             if settings.cdap_clients and essence(call.content_type) == AVRO:
                 most = max(most, cdap.MESSAGES)
-            found = await asyncio.to_thread(decode, call.content_type, call.body, most)
+            found = await off_loop(call, True, decode, call.content_type, call.body, most)
     call.still()
     return found
 
@@ -103,7 +104,7 @@ async def decoded(call: Call, decode: Callable[[str, bytes, int], R]) -> R:
 async def read_json(call: Call, what: str) -> Any:
     """The body as JSON; an empty body is an empty object. Raises UnsupportedMediaType, InvalidRequest, RequestTooLarge; and as
     :meth:`Call.still`."""
-    found = await off_loop(len(call.body) > AT_ONCE_BYTES, _json, call, what)
+    found = await off_loop(call, len(call.body) > AT_ONCE_BYTES, _json, call, what)
     call.still()
     return found
 
@@ -119,7 +120,7 @@ def _json(call: Call, what: str) -> Any:
 
 async def read_model(call: Call, kind: type[M]) -> M:
     """The body as a model. Raises UnsupportedMediaType, InvalidRequest, RequestTooLarge; and as :meth:`Call.still`."""
-    found: M = await off_loop(len(call.body) > AT_ONCE_BYTES, _model, call, kind)
+    found: M = await off_loop(call, len(call.body) > AT_ONCE_BYTES, _model, call, kind)
     call.still()
     return found
 

@@ -12,6 +12,7 @@ from types import coroutine
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from oncelog.errors import NotAllowed, OncelogError, Unauthorized
+from oncelog_service.bounds.shares import Shares
 from oncelog_service.logs import Asking
 from oncelog_service.rest.answer import Answer
 from oncelog_service.rest.foreign import CLOSED, CSP, GUARD, READING
@@ -81,9 +82,13 @@ def _unnoted(error: OncelogError) -> None:
 class Standing:
     """How far the one who answers a request has come with it."""
 
-    __slots__ = ("idle", "waited")
+    __slots__ = ("_shares", "idle", "waited", "who")
 
-    def __init__(self) -> None:
+    def __init__(self, shares: Shares) -> None:
+        """``shares``: is told for how long the event loop was kept."""
+        self._shares = shares
+        self.who: Hashable = None
+        """As one of whose requests it counts."""
         self.idle = False
         """Nothing has been done for it yet: it waits for its turn, and ends with its client."""
         self.waited = False
@@ -91,16 +96,19 @@ class Standing:
 
     @coroutine
     def follow(self, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-        """Does the work, and notes whenever that has waited. What never waits costs no more for it, and no clock is asked: one
-        who waits a millisecond can be overtaken as one who waits a minute."""
+        """Does the work, and notes whenever that has waited: one who waits a millisecond can be overtaken as one who waits a
+        minute."""
         failure: BaseException | None = None
+        shares = self._shares
         while True:
+            began = shares.now()
             try:
                 awaited = work.send(None) if failure is None else work.throw(failure)
             except StopIteration as end:
                 done: T = end.value
                 return done
             finally:
+                shares.charge(self.who, shares.now() - began)
                 failure = None  # its traceback holds this frame: a request that failed would keep its body until a collection
             try:
                 yield awaited
@@ -209,6 +217,8 @@ class Exchange:
     """Since it was judged: for the answers before it, for the rest of its body, or for room."""
     who: Hashable = None
     """As one of whose requests it is counted, while it is."""
+    is_long: bool = False
+    """It is not done in a step."""
 
     @property
     def asking(self) -> Asking:

@@ -52,13 +52,14 @@ from oncelog.errors import (
     StorageUnavailable,
     Unauthorized,
 )
+from oncelog_service.bounds.shares import Shares
 from oncelog_service.bounds.turns import STOPPING
 from oncelog_service.clock import Clock
 from oncelog_service.config import Settings
 from oncelog_service.logs import as_said, asking
 from oncelog_service.rest.answer import Answer, refusal
 from oncelog_service.rest.bounds.places import Awaited, Places, Waits
-from oncelog_service.rest.bounds.rounds import Rounds
+from oncelog_service.rest.bounds.rounds import TAKEN_AT_ONCE, Rounds
 from oncelog_service.rest.bounds.unread import BUFFER_BYTES, Unread
 from oncelog_service.rest.exchange import CONTINUE, PIPELINE, Admitted, Exchange, Head, Step
 from oncelog_service.rest.framing import Framing, Request
@@ -84,6 +85,9 @@ _FIRST_BYTES_SECONDS = 0.5
 _HEAD, _BODY, _BETWEEN, _FAREWELL = range(4)
 """What the next bytes of a connection are of; between two requests they begin a head, at a farewell they are dropped."""
 
+_HEAD_OF_A_PART, _BYTES_OF_A_PART = 256, 2_048
+"""Bytes of a head, and of whatever comes, that cost as much to look at as a part does (limits.py)."""
+
 _AWAITED = {_HEAD: Awaited.HEAD, _BODY: Awaited.HEAD, _BETWEEN: Awaited.REQUEST}
 """Of whom, where nothing is asked; the rest of the body of a request that was answered early is as good as a head."""
 
@@ -105,8 +109,10 @@ class Shared:
         clock: Clock,
         traffic: Traffic | None = None,
         unpacking: Executor | None = None,
+        shares: Shares | None = None,
     ) -> None:
-        """``unpacking``: the thread that does so; None: the event loop's own."""
+        """``unpacking``: the thread that does so; None: the event loop's own. ``shares``: are told who has small work under
+        way."""
         self.application = application
         self.unpacking = unpacking
         self._clock = clock
@@ -134,6 +140,11 @@ class Shared:
         """Who asks → requests under way."""
         self._under_way = 0
         """All of them: whose turn it is, and which were not refused."""
+        self._long_of_one: defaultdict[Hashable, int] = defaultdict(int)
+        """Those of them that are not done in a step: what these wait for may be the next message."""
+        self._long = 0
+        if shares is not None:
+            shares.others = self._has_others
         self.exchanges: dict[Exchange, None] = {}
         """Requests whose turn it is on their connection."""
         self.all_gone = asyncio.Event()
@@ -183,6 +194,18 @@ class Shared:
         )
         return True
 
+    def _has_others(self, who: Hashable) -> bool:
+        """Tells whether somebody else has requests under way that are done in a step."""
+        own = self._of_one.get(who, 0) - self._long_of_one.get(who, 0)
+        return self._under_way - self._long > own
+
+    def goes_long(self, exchange: Exchange) -> None:
+        """It is not done in a step, or its client does not read what it has come to."""
+        if exchange.who is not None and not exchange.is_long:
+            exchange.is_long = True
+            self._long_of_one[exchange.who] += 1
+            self._long += 1
+
     def forget(self, exchange: Exchange, *, waits: bool = False) -> None:
         """It is answered, or nobody waits for that. Twice is as once. ``waits``: it has its turn later, and keeps its body."""
         self.exchanges.pop(exchange, None)
@@ -193,6 +216,12 @@ class Shared:
                 self._of_one[who] = left
             else:
                 del self._of_one[who]
+            if exchange.is_long:
+                self._long -= 1
+                if (left := self._long_of_one[who] - 1) > 0:
+                    self._long_of_one[who] = left
+                else:
+                    del self._long_of_one[who]
         if not waits:
             self.bodies.give_back(exchange)
 
@@ -345,6 +374,9 @@ class HttpConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._is_full = True
         self._writable.clear()
+        for exchange in (self._current, *self._together):
+            if exchange is not None:
+                self._shared.goes_long(exchange)
         self._shared.unread.begins(self)
 
     def resume_writing(self) -> None:
@@ -355,7 +387,15 @@ class HttpConnection(asyncio.Protocol):
             self._look_soon()
 
     def data_received(self, data: bytes) -> None:
-        self._look_at(data, PARTS_AT_ONCE)
+        rounds = self._shared.rounds
+        if rounds.taken < TAKEN_AT_ONCE or self._framing is None:
+            rounds.taken += self._look_at(data, PARTS_AT_ONCE) + len(data) // _BYTES_OF_A_PART
+            if rounds.taken > TAKEN_AT_ONCE // 2:
+                rounds.begin_anew_soon()
+        else:
+            self._framing.hold(data)
+            self._read_on(self._framing)
+            self._look_soon()
 
     def _look_at(self, data: bytes, most: int) -> int:
         """Looks at what has come as far as its turn is, and at about so many parts of it; the rest waits. Returns how many."""
@@ -390,17 +430,24 @@ class HttpConnection(asyncio.Protocol):
             return parts
         if self._phase == _BETWEEN and framing.is_within:
             self._phase, self._due = _HEAD, None
+        if self._phase == _HEAD:
+            parts += framing.head_bytes // _HEAD_OF_A_PART
         elif self._phase == _BODY and self._newest is not None and self._newest.refused is None:
             self._newest.waited = True
             self._shared.bodies.is_still_arriving(self._newest, self._refuse)
         if framing.has_more != self._is_paused:
-            self._is_paused = framing.has_more
-            (self._transport.pause_reading if self._is_paused else self._transport.resume_reading)()
-        if parts > most:
+            self._read_on(framing)
+        if parts > most and framing.has_more:
             self._look_soon()
         if (exchange := self._current) is None or exchange.handed_over is None:
             self._watch()
         return parts
+
+    def _read_on(self, framing: Framing) -> None:
+        """Reads from the transport, or does not while something waits."""
+        if framing.has_more != self._is_paused:
+            self._is_paused = framing.has_more
+            (self._transport.pause_reading if self._is_paused else self._transport.resume_reading)()
 
     def _look_soon(self) -> None:
         """What waits has its turn when others have had theirs (bounds/rounds.py)."""
@@ -545,6 +592,9 @@ class HttpConnection(asyncio.Protocol):
                 exchange.refused = InternalError()
             exchange.handed_over = None
         if behind is None:
+            self._shared.goes_long(exchange)
+            if admitted is not None and admitted.standing is not None:
+                admitted.standing.who = exchange.who
             exchange.answering = self._loop.create_task(self._answer(exchange))
         return False
 

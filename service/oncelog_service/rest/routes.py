@@ -89,7 +89,7 @@ class Call:
         if len(items) <= _JUDGED_AT_ONCE:
             self.still()
             return [each for each in items if may(self.principal, each)]
-        async with self.service.in_slices:
+        async with self.service.shares.alone(self.standing.who):
             while True:
                 self.still()
                 principal, found = self.principal, list[T]()

@@ -10,6 +10,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 
 from oncelog_service.background import Background
+from oncelog_service.bounds.shares import Shares
 from oncelog_service.clock import Clock
 from oncelog_service.config import Settings
 from oncelog_service.rest.bounds import descriptors
@@ -49,11 +50,12 @@ class Server:
         traffic: Traffic | None = None,
         watch: Watch | None = None,
         unpacking: Executor | None = None,
+        shares: Shares | None = None,
     ) -> None:
         """Raises BadCertificate. ``traffic``: where it counts; ``watch``: samples the service while this answers; ``unpacking``:
-        the thread for bodies that come packed."""
+        the thread for bodies that come packed; ``shares``: whose large work goes on next."""
         self._settings = settings
-        self._shared = Shared(application, settings, clock, traffic, unpacking)
+        self._shared = Shared(application, settings, clock, traffic, unpacking, shares)
         self._background = background
         self.certificates = Certificates.of(settings)
         """None: it does not speak TLS."""

@@ -26,7 +26,7 @@ from oncelog_service.rest.protocol import HttpConnection, Shared
 _log = logging.getLogger(__name__)
 
 _BACKLOG = 2_048
-_AT_ONCE = 16
+_AT_ONCE = 4
 """Accepted in one turn of the event loop; others have theirs."""
 
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)

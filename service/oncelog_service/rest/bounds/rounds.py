@@ -2,6 +2,7 @@
 
 The invariants:
 
+* Of what arrives, so much is looked at at once as costs about 10 ms; the rest waits.
 * In one turn of the event loop so much is looked at as costs about 2 ms, however many connections wait, and whose they are: who
   comes meanwhile is served between two turns.
 * Addresses go round, and within one its connections: each time one connection is looked at as far as ONCE goes.
@@ -23,6 +24,11 @@ ONCE = 256
 """Parts of one connection. What is under way together is written together, and this is half of a turn."""
 
 
+TAKEN_AT_ONCE = 4_096
+"""Parts of what arrives on all connections, before what else does waits: 128 requests. Few have as many connections that ask at
+the same time, and each that waits is asked by two system calls not to send, and to go on."""
+
+
 class Waiting(Protocol):
     """A connection, as far as it matters here."""
 
@@ -41,6 +47,19 @@ class Rounds:
         self._waiting: dict[str, deque[Waiting]] = {}
         """By address, the one first whose turn it is."""
         self._has_turn = False
+        self.taken = 0
+        """Parts of what has arrived, and was looked at at once, lately."""
+        self._begins_anew = False
+
+    def begin_anew_soon(self) -> None:
+        """In the next turn of the event loop, so much is looked at at once again."""
+        if not self._begins_anew:
+            self._begins_anew = True
+            self._soon(self._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self._begins_anew = False
+        self.taken = 0
 
     def add(self, connection: Waiting) -> None:
         """Something waits on it, until it is looked at."""

@@ -46,11 +46,13 @@ _RECEIPTS_AT_ONCE = 500
 """Encoded on the event loop, in a millisecond: there is one for all messages of a request, but where its ids have gaps."""
 
 
-async def page_answer(media: str, page: Page, generation: int, more: Sequence[Mapping[str, object]] | None = None) -> Answer:
+async def page_answer(
+    call: Call, media: str, page: Page, generation: int, more: Sequence[Mapping[str, object]] | None = None
+) -> Answer:
     """Messages in a media type; of more than a few in JSON, or very many, on a thread. ``more``: what else each says in JSON."""
     large = page.delivered > _JOINED_AT_ONCE or (media == JSON and sum(map(len, page.messages)) > AT_ONCE_BYTES)
     found = page.messages, page.last_id, more, said_of(page, generation), page.delivered
-    return Answer(await off_loop(large, encode_consume_response, media, *found), media)
+    return Answer(await off_loop(call, large, encode_consume_response, media, *found), media)
 
 
 async def publish(call: Call) -> Answer:
@@ -80,13 +82,13 @@ async def publish(call: Call) -> Answer:
         response = await log.publish(request, call.principal.whose(), may)
     if media == AVRO and request.write_pointer is None:
         return Answer(b"", media, headers=_quota_of(log))
-    return await _published(media, response, log)
+    return await _published(call, media, response, log)
 
 
-async def _published(media: str, response: PublishResponse, log: TopicLog) -> Answer:
+async def _published(call: Call, media: str, response: PublishResponse, log: TopicLog) -> Answer:
     """What was stored; of many receipts on a thread."""
     large = len(response.receipts) > _RECEIPTS_AT_ONCE
-    return Answer(await off_loop(large, encode_publish_response, media, response), media, headers=_quota_of(log))
+    return Answer(await off_loop(call, large, encode_publish_response, media, response), media, headers=_quota_of(log))
 
 
 class PublishStep:
@@ -198,7 +200,7 @@ async def store(call: Call) -> Answer:
         response = await log.store(request, call.principal.whose(), may)
     if media == AVRO:
         return Answer(b"", media, headers=_quota_of(log))
-    return await _published(media, response, log)
+    return await _published(call, media, response, log)
 
 
 async def rollback(call: Call) -> None:
@@ -244,7 +246,7 @@ async def poll(call: Call) -> Answer:
         if not may_wait and request.wait and not (page.delivered or page.undecided):
             raise Overloaded("nothing has come yet, and polls with large bodies hold as much as they may; try again")
         more = [_of_transaction(log, glance, each) for each in pointers] if glance is not None else None
-        answer = await page_answer(media, page, log.generation, more)
+        answer = await page_answer(call, media, page, log.generation, more)
     return answer._replace(headers=headers_of(_isolation_of(request), page.held, page.cut_before is not None))
 
 

@@ -51,7 +51,7 @@ async def offsets(call: Call, asked: AskOffsets) -> Answer:
         else:
             await wait_for_more([*found.values()], wait, call.service.clock)
             answer = await _here(found)
-    encoded = await json_in_slices(answer, call.service.in_slices)
+    encoded = await json_in_slices(call, answer)
     await _check(call, asked)
     return encoded
 
@@ -63,7 +63,7 @@ async def _check(call: Call, asked: AskOffsets) -> None:
         for topic in asked.topics:
             call.check(Right.READ, topic)
         return
-    async with call.service.in_slices:
+    async with call.service.shares.alone(call.standing.who):
         checked = None
         while call.principal.grants != checked:  # they may have changed while others had their turn
             checked = call.principal.grants

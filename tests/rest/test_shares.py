@@ -1,0 +1,148 @@
+"""Who has used more than a share of the last second waits while another one's small request is under way, and for nobody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+import requests
+
+from oncelog.wire.codec import encode_publish_request
+from oncelog.wire.media import ONCELOG_AVRO
+from oncelog.wire.requests import PublishRequest
+from oncelog_service.service import Service
+from oncelog_service.storage.memory import Disk
+from tests.access.carrying import Carrying
+from tests.patience import PATIENCE, until
+from tests.rest.talk import connected, head
+from tests.world.disk import HeldStore
+from tests.world.service import RunningService, running_service
+
+TOPIC = "/v1/namespaces/default/topics/t"
+SMALL = encode_publish_request(PublishRequest([b"small"]))
+
+
+class House:
+    """A service on which one has used a lot, and another one has small requests."""
+
+    def __init__(self, service: RunningService, store: HeldStore, pool: ThreadPoolExecutor) -> None:
+        self.service, self.store, self.pool = service, store, pool
+        self.admin = Carrying(service.url, "admin")
+        self.admin.good("PUT", TOPIC, json={})
+        made = self.admin.make("loud", "read:default/t", "write:default/t")
+        self.id, self.secret = made["id"], made["secret"]
+        self.loud = self.admin.carrying(self.secret)
+        self.quiet = self.admin.holding("quiet", "write:default/t", "read:default/t")
+        self.publish(self.quiet)  # its topic is open
+        service.on_loop(self._has_used)
+
+    async def _has_used(self, service: Service) -> None:
+        service.shares.charge("loud", 1e200)
+
+    def publish(self, who: Carrying) -> requests.Response:
+        return who.request("POST", TOPIC + "/publish", data=SMALL, headers={"content-type": ONCELOG_AVRO})
+
+    def hold(self, who: Carrying) -> Future[requests.Response]:
+        """Its publish is under way until the store may write."""
+        self.store.may.clear()
+        self.store.asked.clear()
+        held = self.pool.submit(self.publish, who)
+        until(self.store.asked.is_set, "it is being written")
+        return held
+
+    def waits(self) -> int:
+        async def waiting(service: Service) -> int:
+            return sum(map(len, service.shares._waiting.values()))
+
+        return self.service.on_loop(waiting)
+
+    def has_others(self, has: bool) -> None:
+        async def say(service: Service) -> None:
+            service.shares.others = lambda who: has and who == "loud"
+
+        self.service.on_loop(say)
+
+    @property
+    def messages(self) -> int:
+        found: int = self.admin.good("GET", TOPIC + "/stats")["upcomingOffset"]
+        return found
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    store = HeldStore(Disk())
+    with running_service(open_store=lambda: store, token="admin") as service, ThreadPoolExecutor(4) as pool:
+        try:
+            yield House(service, store, pool)
+        finally:
+            store.may.set()
+
+
+def test_a_request_of_one_who_has_used_a_lot_waits_while_anothers_small_one_is_under_way(house: House) -> None:
+    held = house.hold(house.quiet)
+    loud = house.pool.submit(house.loud.request, "GET", "/v1/namespaces")
+    until(lambda: house.waits() == 1, "it waits")
+    assert house.quiet.request("GET", "/v1/namespaces").status_code == 200, "who has not does not"
+    assert not loud.done()
+    house.store.may.set()
+    assert held.result(PATIENCE).status_code == 200
+    assert loud.result(PATIENCE).status_code == 200
+
+
+def test_it_waits_for_none_of_its_own_and_for_none_that_waits_for_a_message(house: House) -> None:
+    poll = house.pool.submit(house.quiet.request, "POST", TOPIC + "/poll", json={"startOffset": 1, "wait": 10_000})
+    until(lambda: house.service.on_loop(_waiting_for_a_message), "it waits for a message")
+    held = house.hold(house.loud)
+    assert house.loud.request("GET", "/v1/namespaces").status_code == 200
+    assert house.waits() == 0
+    house.store.may.set()
+    assert held.result(PATIENCE).status_code == poll.result(PATIENCE).status_code == 200
+
+
+@pytest.mark.parametrize("large", [{"messages": ["x" * 100_000]}, {"messages": ["x"] * 5_000}], ids=["decoded", "encoded"])
+def test_large_bodies_are_decoded_and_pages_encoded_one_at_a_time_and_small_ones_meanwhile(
+    house: House, large: dict[str, object]
+) -> None:
+    house.quiet.good("POST", TOPIC + "/publish", json=large)
+
+    async def enter(service: Service) -> None:
+        await service.shares._enter("somebody")
+
+    async def leave(service: Service) -> None:
+        service.shares._leave()
+
+    house.service.on_loop(enter)
+    publish = house.pool.submit(house.quiet.request, "POST", TOPIC + "/publish", json=large)
+    poll = house.pool.submit(house.quiet.request, "POST", TOPIC + "/poll", json={"startOffset": 1})
+    until(lambda: house.waits() == 2, "both wait")
+    assert house.publish(house.quiet).status_code == 200
+    house.service.on_loop(leave)
+    assert publish.result(PATIENCE).status_code == poll.result(PATIENCE).status_code == 200
+
+
+def test_what_has_waited_so_is_not_obeyed_when_its_token_is_revoked_meanwhile(house: House) -> None:
+    house.has_others(True)
+    large = house.pool.submit(house.loud.request, "POST", TOPIC + "/publish", json={"messages": ["large"]})
+    until(lambda: house.waits() == 1, "it waits")
+    assert house.admin.revoke(house.id).status_code == 200
+    house.has_others(False)
+    assert large.result(PATIENCE).status_code == 401
+    assert house.messages == 1
+
+
+def test_what_has_waited_so_is_not_obeyed_when_its_client_has_gone(house: House) -> None:
+    house.has_others(True)
+    body = json.dumps({"messages": ["large"]}).encode()
+    declared = "content-type: application/json", f"content-length: {len(body)}", f"authorization: Bearer {house.secret}"
+    with connected(house.service.url) as connection:
+        connection.sendall(head("POST", TOPIC + "/publish", *declared) + body)
+        until(lambda: house.waits() == 1, "it waits")
+    until(lambda: house.waits() == 0, "it has gone")
+    house.has_others(False)
+    assert house.messages == 1
+
+
+async def _waiting_for_a_message(service: Service) -> bool:
+    return bool(service.opening.topics.logs.opened["default", "t"].topic.arrivals._waiting)
