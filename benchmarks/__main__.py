@@ -22,6 +22,7 @@ from benchmarks.attackers import ATTACKS
 from benchmarks.before import base_rates
 from benchmarks.brokers.rates import broker_rates
 from benchmarks.cluster import cluster_rates
+from benchmarks.codecs import codec_rates
 from benchmarks.conditional import conditional_rates
 from benchmarks.engine import engine_rates
 from benchmarks.fairness import fairness_rates
@@ -58,6 +59,7 @@ def _kinds(args: argparse.Namespace) -> dict[str, tuple[str, Callable[[], list[R
         "attacks": ("a small publish beside attacks, in turns", partial(_attacks, seconds, args.attack or [])),
         **({"base": ("this version and another one in turns", partial(base_rates, args.base, seconds))} if args.base else {}),
         "lag": ("small requests beside the largest ones", lag),
+        "codecs": ("each codec, with and without reading back, in turns", codec_rates),
         "engine": ("a store in this process, and a service, in turns", lambda: engine_rates(seconds)),
         "large": (f"{large:,} messages, SIGKILL, open", lambda: ten_million(large)),
     }

@@ -17,6 +17,7 @@ from oncelog.process.procedures import called
 from oncelog.transactions.atomic import AsyncAtomicBatch, AsyncAtomicBranch, AtomicBatch, AtomicBranch
 from oncelog.transactions.participants import Participant, TransactionAware
 from oncelog.transactions.transaction import AsyncTransactionContext, TransactionContext
+from oncelog.values.numbers import check_count
 from oncelog.wire.media import DEFAULT_NAMESPACE
 
 T = TypeVar("T")
@@ -111,8 +112,7 @@ class Client(_Begins[TransactionAware, TransactionContext, AtomicBatch, AtomicBr
         Raises:
             TransactionConflict: the last attempt's. Whatever else fails is raised at once, as by :class:`TransactionContext`.
         """
-        if attempts < 1:
-            raise ValueError(f"attempts is at least 1, not {attempts}")
+        check_count("attempts", attempts)
         for attempt in range(attempts - 1):
             context = self.transaction(*participants, long=long, timeout=timeout, buffer_bytes=buffer_bytes)
             try:
@@ -151,8 +151,7 @@ class AsyncClient(_Begins[Participant, AsyncTransactionContext, AsyncAtomicBatch
         Raises:
             TransactionConflict: the last attempt's. Whatever else fails is raised at once, as by its block.
         """
-        if attempts < 1:
-            raise ValueError(f"attempts is at least 1, not {attempts}")
+        check_count("attempts", attempts)
         for attempt in range(attempts - 1):
             context = self.transaction(*participants, long=long, timeout=timeout, buffer_bytes=buffer_bytes)
             try:

@@ -20,7 +20,8 @@ from oncelog.reading.position import ConsumerPosition, ReaderPosition
 from oncelog.transactions import chunks as module
 from oncelog.transactions.chunks import NO_PRODUCER, Origin, TopicChunks
 from oncelog.values.expectation import Expectation
-from oncelog.values.outgoing import MAX_SEQUENCE_ID, Outgoing, outgoing
+from oncelog.values.numbers import MAX_LONG
+from oncelog.values.outgoing import Outgoing, outgoing
 from oncelog.wire.requests import PublishRequest
 
 MESSAGES = st.lists(
@@ -100,8 +101,8 @@ def test_beyond_its_room_it_forgets_the_oldest_and_never_refuses_what_was_taken(
 
 
 def test_the_last_sequence_id_there_is_ends_a_batch() -> None:
-    numbers = Numbers(None, MAX_SEQUENCE_ID - 1)
-    assert numbers.all([None] * 2)[0] == [MAX_SEQUENCE_ID - 1, MAX_SEQUENCE_ID]
+    numbers = Numbers(None, MAX_LONG - 1)
+    assert numbers.all([None] * 2)[0] == [MAX_LONG - 1, MAX_LONG]
     with pytest.raises(InvalidRequest):
         numbers.all([None] * 3)
 

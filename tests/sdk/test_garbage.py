@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from oncelog import Client, Consumer, MessageId, OncelogError, Producer, Reader
 from oncelog.api.calls import decoded
-from oncelog.api.plausible import MAX_LONG, check_columns, check_names_all, check_names_rise, check_page, check_receipts
+from oncelog.api.plausible import check_columns, check_names_all, check_names_rise, check_page, check_receipts
 from oncelog.errors import InvalidResponse
 from oncelog.http.transport import MAX_ANSWER_BYTES, Transport
+from oncelog.values.numbers import MAX_LONG
 from oncelog.wire.avro_parts import encode_bytes, encode_long
 from oncelog.wire.codec import decode_polled, encode
 from oncelog.wire.columns import (

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from uuid import uuid4
 
 import pytest
 
-from oncelog import Client, Consumer, Producer, errors
-from tests.patience import until
+from oncelog import Client, Consumer, Producer, Receipt, errors
+from tests.patience import PATIENCE, until
 from tests.sdk.fakes import Answer, Request, fake_server, forward, problem
+from tests.world.awaits import of_threads
 from tests.world.service import RunningService
 
 pytestmark = pytest.mark.usefixtures("twin")
@@ -110,6 +112,53 @@ def test_a_consumer_that_is_fenced_says_so_once(
     old.close()
     (line,) = said(caplog, "consumer", logging.WARNING)
     assert line.startswith(f"a consumer of subscription 's' of default/{filled} has ended: consumer_fenced: ")
+
+
+class Publishing(logging.Handler):
+    """Publishes what is logged: who logs holds its lock until there is room."""
+
+    def __init__(self, producer: Producer[bytes], then: Callable[[Future[Receipt]], object]) -> None:
+        super().__init__()
+        self._producer, self._then = producer, then
+        self.futures: list[Future[Receipt]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(errors.OncelogError):
+            self.futures.append(self._producer.send_async(record.getMessage().encode()))
+            self.futures[-1].add_done_callback(self._then)
+
+
+def published(producer: Producer[bytes], then: Callable[[Future[Receipt]], object] = bool) -> list[Future[Receipt]]:
+    """What became of lines that an application has logged."""
+    handler, root = Publishing(producer, then), logging.getLogger()
+    root.addHandler(handler)
+    try:
+        for each in range(3):
+            logging.getLogger("application").warning("line %d", each)
+        with suppress(errors.OncelogError):
+            producer.close()
+    finally:
+        root.removeHandler(handler)
+    return handler.futures
+
+
+def test_a_handler_that_publishes_what_is_logged_keeps_no_message_from_its_end(house: RunningService, topic: str) -> None:
+    """The sender, which makes the room, has something to say meanwhile: it wanted that lock first, past every time-out."""
+
+    def handle(request: Request) -> Answer | None:
+        return None if request.path.endswith("/publish") else forward(house.url, request)
+
+    with fake_server(handle) as fake, Client(fake.url) as client:
+        producer = Producer[bytes](topic, name="p", client=client, max_pending=1, delivery_timeout=3, linger=0)
+        first, *_ = published(producer)
+        assert isinstance(first.exception(PATIENCE), errors.ConnectionFailed)
+
+
+@of_threads
+def test_so_does_what_is_logged_of_callbacks_that_raise(client: Client, topic: str) -> None:
+    producer = Producer[bytes](topic, client=client, max_pending=1, linger=0)
+    futures = published(producer, lambda _: 1 // 0)
+    assert [future.exception(PATIENCE) for future in futures[:3]] == [None] * 3
 
 
 def test_nothing_is_said_where_nothing_happens(client: Client, filled: str, caplog: pytest.LogCaptureFixture) -> None:

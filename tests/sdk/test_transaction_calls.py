@@ -153,7 +153,7 @@ REFUSED: list[Refused] = [
     (TransactionNotFound, lambda client, _: client.transaction_status(12345)),
     (ValueError, lambda client, _: client.prune_transactions(before=datetime(2026, 1, 1))),  # noqa: DTZ001  # without a time zone
     *(((InvalidRequest, lambda client, _, wrong=wrong: client.begin_atomic(timeout=wrong))) for wrong in (0, -1)),
-    (TypeError, lambda client, _: client.begin_atomic(timeout="soon")),  # type: ignore[arg-type]
+    (InvalidRequest, lambda client, _: client.begin_atomic(timeout="soon")),  # type: ignore[arg-type]
     (InvalidRequest, lambda client, _: client.group_producer("..", "p")),
     (InvalidRequest, lambda client, _: client.forget_group_producer("g", "a/b")),
 ]

@@ -5,9 +5,14 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, get_type_hints
 
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +24,7 @@ from oncelog.errors import CodecError, InvalidRequest, OffsetMismatch
 from oncelog.message_id import SIZE
 from oncelog.values.expectation import UNCHECKED, Expectation, expectation, is_past
 from oncelog.values.message import Source
-from oncelog.values.outgoing import LONGEST_SECONDS, check_seconds, outgoing, outgoing_columns
+from oncelog.values.outgoing import outgoing, outgoing_columns
 
 milliseconds = st.integers(0, 2**63 - 1)
 counters = st.integers(0, 2**16 - 1)
@@ -201,13 +206,34 @@ def test_properties_are_those_of_the_call_whatever_becomes_of_the_callers(given:
     assert (message.properties, column) == (given, [given, None])
 
 
-@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -1.0, LONGEST_SECONDS * 1.01])
-def test_seconds_that_no_thread_can_wait_for_are_refused(seconds: float) -> None:
-    with pytest.raises(ValueError, match="linger"):
-        check_seconds(linger=seconds)
-    for option in ("linger", "delivery_timeout", "exit_timeout"):
-        with pytest.raises(ValueError, match=option):
-            Producer("t", client=object(), **{option: seconds})  # type: ignore[call-overload]
+NO_COLUMNS = [
+    "a",
+    b"a",
+    bytearray(b"a"),
+    memoryview(b"a"),
+    {"a": "1"},
+    {"a"},
+    iter("a"),
+    pd.DataFrame({"a": [1]}),
+    pa.table({"a": [1]}),
+]
+
+
+@pytest.mark.parametrize("given", NO_COLUMNS, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("column", ["values", "sequence_ids", "keys", "properties"])
+def test_what_has_no_entry_for_each_message_is_no_column(column: str, given: Any) -> None:
+    columns: dict[str, Any] = {"values": [b"x"], column: given}
+    with pytest.raises(TypeError, match=f"^{column} is a list"):
+        outgoing_columns(codec=codec_for("json"), **columns)
+
+
+@pytest.mark.parametrize("array", [list, tuple, deque, np.array, pd.Series, pa.array])
+def test_arrays_are_lists_of_what_is_in_them(array: Callable[[list[Any]], Any]) -> None:
+    numbers, keys, properties = array([4, 6]), array(["k", "l"]), array([{"a": "1"}, {"a": "2"}])
+    expected = [b"1", b"2"], [4, 6], [b"k", b"l"], [{"a": "1"}, {"a": "2"}]
+    assert outgoing_columns(array([1, 2]), codec_for("json"), numbers, keys, properties) == expected
+    assert outgoing_columns(array([b"x", b"y"])) == ([b"x", b"y"], None, None, None)
+    assert outgoing_columns(array([]), keys=array([])) == ([], None, None, None)
 
 
 def test_the_options_of_a_message_stand_in_one_list() -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import threading
 import time
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
 
-from oncelog import Client, Consumer, Producer, Reader
+from oncelog import Client, Consumer, Producer, Reader, errors
 from oncelog.wire.codec import decode_consume_request
 from oncelog.wire.models import TopicAsked
+from oncelog.wire.requests import ConsumeRequest
 from tests.patience import PATIENCE
-from tests.sdk.fakes import Answer, Request, fake_server, forward
+from tests.sdk.fakes import Answer, Request, fake_server, forward, problem
 from tests.world.service import RunningService
 
 pytestmark = pytest.mark.usefixtures("twin")
@@ -24,6 +26,48 @@ def is_held(request: Request) -> bool:
     if request.address.endswith("/poll"):
         return bool(decode_consume_request(request.headers["content-type"], request.body).wait)
     return request.address.endswith(("/receive", "/offsets")) and bool(json.loads(request.body).get("wait"))
+
+
+@pytest.mark.parametrize(
+    ("reads", "retry"), [("reader", 0), ("reader", 15), ("consumer", 15), ("poll", 15), ("offsets", 15), ("pause", 60)]
+)
+def test_closing_a_client_ends_the_waiting_of_those_who_read_through_it(
+    house: RunningService, topic: str, reads: str, retry: int
+) -> None:
+    """They waited on for what the service held, 20 s and more, and for the pause before another try."""
+    came, met = threading.Semaphore(0), list[object]()
+
+    def handle(request: Request) -> Answer | None:
+        if reads == "pause" and request.address.endswith("/poll"):
+            came.release()
+            return replace(problem(503, "storage_unavailable"), headers={"retry-after": "25"})
+        if is_held(request):
+            came.release()
+        return forward(house.url, request)
+
+    with fake_server(handle) as fake:
+        client = Client(fake.url, retry=retry)
+        read = {
+            "reader": Reader(topic, client=client, start=0).read,
+            "pause": Reader(topic, client=client, start=0).read,
+            "consumer": Consumer(topic, "s", client=client).receive,
+            "poll": lambda: client.poll(topic, ConsumeRequest(start_offset=0, wait=25_000)),
+            "offsets": lambda: client.offsets({topic: TopicAsked(after=0)}, wait=25),
+        }[reads]
+
+        def reading() -> None:
+            try:
+                met.append(read())
+            except errors.OncelogError as error:
+                met.append(type(error))
+
+        thread = threading.Thread(target=reading, daemon=True)
+        thread.start()
+        assert came.acquire(timeout=PATIENCE)
+        time.sleep(0.1)
+        client.close()
+        thread.join(5)
+        assert met == [errors.ClientClosed]
 
 
 def test_a_quiet_topic_goes_on_behind_a_gateway_that_cuts_every_wait(house: RunningService) -> None:

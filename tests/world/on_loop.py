@@ -54,7 +54,7 @@ class _Network:
 class _Stream:
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self.is_quiet, self.close = stream.is_quiet, stream.close
+        self.is_quiet, self.hang_up, self.close = stream.is_quiet, stream.hang_up, stream.close
 
     async def send(self, data: bytes | memoryview, deadline: Deadline) -> None:
         await _done(self._stream.send(data, deadline))

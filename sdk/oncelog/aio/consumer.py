@@ -15,6 +15,7 @@ from oncelog.message_id import MessageId
 from oncelog.process import exits
 from oncelog.reading.twins import ConsumerTwin, T
 from oncelog.values.message import Message
+from oncelog.values.numbers import check_timeout
 from oncelog.values.start import Start
 from oncelog.wire.models import Subscription
 
@@ -134,6 +135,7 @@ class AsyncConsumer(ConsumerTwin[T, AsyncApi], AsyncStream[T]):
         ``timeout``: seconds; else as long as the client tries. What is not acknowledged by then is given up, and delivered again
         to the next consumer; TimeoutError says so.
         """
+        check_timeout(timeout)
         self._loop.check()
         self._interrupted = True
         self._stop()

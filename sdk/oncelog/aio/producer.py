@@ -15,6 +15,7 @@ from oncelog.process import exits
 from oncelog.process.tracing import switch
 from oncelog.process.turns import Loop
 from oncelog.producing.twins import ProducerTwin, R
+from oncelog.values.numbers import check_timeout
 from oncelog.values.outgoing import outgoing
 from oncelog.values.receipt import Receipt
 
@@ -142,6 +143,7 @@ class AsyncProducer(ProducerTwin[R, AsyncApi]):
         Raises:
             OncelogError: that failure. TimeoutError: ``timeout`` seconds were not enough.
         """
+        check_timeout(timeout)
         await self._sender.flush(timeout)
 
     async def close(self, timeout: float | None = None) -> None:
@@ -151,6 +153,7 @@ class AsyncProducer(ProducerTwin[R, AsyncApi]):
         futures fail, and TimeoutError says how many they are. Where it is cancelled, it takes no more messages, and those that
         are on their way go on; close it again to wait for them.
         """
+        check_timeout(timeout)
         try:
             if self._opened is not None:
                 await self._opened.close(timeout)

@@ -10,6 +10,7 @@ from oncelog.api.transactions import TransactionCalls
 from oncelog.errors import TransactionNotInProgress
 from oncelog.http.silence import Again
 from oncelog.process.procedures import Procedure
+from oncelog.values.numbers import check_long, check_timeout, milliseconds
 from oncelog.wire.codec import encode_commit_request, encode_publish_request
 from oncelog.wire.media import DEFAULT_NAMESPACE, ONCELOG_AVRO
 from oncelog.wire.models import AtomicOutcome, BeginAtomic, GroupProducer
@@ -36,7 +37,7 @@ class AtomicCalls(TransactionCalls):
         ``id``: else the SDK draws one; ``timeout``: seconds until it is aborted, else the service's setting. Raises
         TransactionExists (it was begun differently), TransactionNotInProgress (the one it is for has ended), InvalidRequest.
         """
-        timeout_ms = None if timeout is None else round(timeout * 1000)
+        timeout_ms = milliseconds("timeout", timeout)
         id = uuid4().hex if id is None else id  # noqa: A001
         wanted = as_request(BeginAtomic, "an atomic commit", id=id, group=group, timeout_ms=timeout_ms, of=of)
         return parse(AtomicOutcome, await self._post(_ROOT, wanted, idempotent=True))
@@ -53,6 +54,7 @@ class AtomicCalls(TransactionCalls):
 
         The same chunk again is stored once. Raises TransactionNotFound, TransactionNotInProgress, TopicNotFound, ChunkReused.
         """
+        check_long("chunk", chunk)
         path = f"{topic_path(namespace, topic)}/stage/{quoted(id)}/{chunk}"
         await self._call("PUT", path, encode_publish_request(request), ONCELOG_AVRO, idempotent=True)
 
@@ -65,6 +67,7 @@ class AtomicCalls(TransactionCalls):
         request; its cause is what the try before met, as another's transaction that it waited for. Where the error is not
         definite, :meth:`atomic_outcome` knows.
         """
+        check_timeout(retry, name="retry")
         path, body = _path(id, "commit"), encode_commit_request(request)
         params = {"gaps": "refuse"} if request.refuses_gaps else None
         waits = Again() if (self._retry if retry is None else retry) else None

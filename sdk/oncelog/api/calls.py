@@ -20,7 +20,9 @@ from oncelog.errors import DiskFull, InvalidRequest, InvalidResponse, OncelogErr
 from oncelog.http.silence import Again
 from oncelog.http.transport import MAX_JSON_BYTES, READ_SECONDS, AsyncTransport, Requests
 from oncelog.http.trust import Certificate, Trust, Verify
+from oncelog.process.logs import log
 from oncelog.process.procedures import Procedure, called, got
+from oncelog.values.numbers import MILLISECOND, check_long, check_seconds
 from oncelog.wire.codec import decode_polled
 from oncelog.wire.isolation import read_headers
 from oncelog.wire.media import JSON, ONCELOG_AVRO
@@ -72,8 +74,10 @@ class Calls:
         too, or a pair of files; else ONCELOG_CERT and ONCELOG_KEY. ``proxy``: URL of the one to go through, else ONCELOG_PROXY,
         else none.
 
-        Raises ValueError for what is no http(s) URL, and for certificates that cannot be read.
+        Raises ValueError for what is no http(s) URL, for seconds that cannot be, and for certificates that cannot be read.
         """
+        check_seconds("timeout", timeout, MILLISECOND)
+        check_seconds("retry", retry)
         self._transport = self._shell(url, token, timeout, Trust.chosen(verify, cert, proxy))
         self._clock = self._transport.clock
         self._timeout = timeout
@@ -105,7 +109,7 @@ class Calls:
                 wait = tries.wait_after(error, self._clock.monotonic(), random.random())
                 if wait is None:
                     raise
-                _log.info("a call failed and is tried again in %.2f s: %s: %s", wait, error.code, error)
+                log(_log, logging.INFO, "a call failed and is tried again in %.2f s: %s: %s", wait, error.code, error)
             await self._transport.pause(wait)
 
     def _tries(self, idempotent: bool, seconds: float | None = None, *, held: bool = False) -> Tries:
@@ -114,10 +118,9 @@ class Calls:
         ends = self._clock.monotonic() + seconds
         return Tries(ends, idempotent=idempotent, others=others, seconds=seconds, held=held)
 
-    def _waits(self, held: float = 0.0, served: str | None = None) -> float | Again:
+    def _waits(self, held: float = 0.0, served: str | None = None) -> Again:
         """How long a request is waited for that may be sent again, and is held for so many seconds."""
-        timeout = self._timeout + held
-        return Again(timeout, held, served) if self._retry else timeout
+        return Again(self._timeout + held, held, served, bool(self._retry))
 
     async def _held(self, wait: float, once: Callable[[float], Awaitable[T]], is_nothing: Callable[[T], bool]) -> T:
         """The answer to what the service holds for ``wait`` seconds where there is nothing yet, tried as
@@ -261,7 +264,14 @@ class Calls:
 
 def of_generation(generation: int | None) -> dict[str, str] | None:
     """The query that has an address refuse what is of another generation of its topic; None: whichever it is."""
+    check_generation(generation)
     return None if generation is None else {"generation": str(generation)}
+
+
+def check_generation(generation: int | None) -> None:
+    """Raises InvalidRequest for what can be no topic's generation; None: whichever it is."""
+    if generation is not None:
+        check_long("generation", generation)
 
 
 async def tried(calls: Calls, call: Callable[[], T | Awaitable[T]]) -> T:

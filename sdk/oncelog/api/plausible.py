@@ -14,11 +14,11 @@ from typing import Any
 
 from oncelog.errors import InvalidResponse
 from oncelog.message_id import SIZE
+from oncelog.values.numbers import MAX_LONG
 from oncelog.wire.columns import MessageColumns
 from oncelog.wire.pages import Page
 from oncelog.wire.requests import DUPLICATE, STORED, ReceiptRun
 
-MAX_LONG = 2**63 - 1
 _MAX_SEQ_ID = 0xFFFF
 _NOT_BEFORE, _BEFORE = bytes(8), struct.pack(">q", 253_402_300_800_000)
 """Of a timestamp: from 1970 to the end of the year 9999, which Python can show."""

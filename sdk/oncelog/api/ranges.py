@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping
 
 from oncelog.api.atomic import AtomicCalls
-from oncelog.api.calls import as_request, decoded, parse, quoted, topic_path
+from oncelog.api.calls import as_request, check_generation, decoded, parse, quoted, topic_path
 from oncelog.api.plausible import check_columns
 from oncelog.http.transport import MAX_ANSWER_BYTES, MAX_JSON_BYTES
+from oncelog.values.numbers import MAX_LONG, check_long, check_seconds
 from oncelog.wire.columns import MessageColumns, decode_message_columns
 from oncelog.wire.media import DEFAULT_NAMESPACE, JSON
 from oncelog.wire.models import AskOffsets, InspectedGroup, InspectedPayload, InspectedRow, TopicAsked, TopicOffsets
@@ -25,6 +26,7 @@ class RangeCalls(AtomicCalls):
         Answers at once when a topic is stable beyond its ``after``; else after ``wait`` seconds at the latest. Raises
         TopicNotFound, InvalidRequest.
         """
+        check_seconds("wait", wait)
         path, asked = f"/v1/namespaces/{quoted(namespace)}/offsets", dict(topics)
         served = next((topic_path(namespace, topic) for topic in asked), None)
 
@@ -64,6 +66,12 @@ class RangeCalls(AtomicCalls):
             StaleMessageId: the topic is not of this ``generation`` any more. MessagesExpired: with ``refuse_expired``.
             TopicNotFound, TopicDamaged, InvalidRequest.
         """
+        check_long("first", first)
+        check_long("upto", upto)
+        check_generation(generation)
+        for name, most in (("limit", limit), ("max_bytes", max_bytes)):
+            if most is not None:
+                check_long(name, most, 1)
         given = {"first": first, "upto": upto, "generation": generation, "limit": limit, "maxBytes": max_bytes}
         params = {name: str(value) for name, value in given.items() if value is not None}
         params |= {name: "true" for name, wanted in (("properties", properties), ("refuseExpired", refuse_expired)) if wanted}
@@ -82,6 +90,8 @@ class RangeCalls(AtomicCalls):
 
         Raises TopicNotFound, OffsetOutOfRange, TopicDamaged.
         """
+        check_long("first", first)
+        check_long("limit", limit, 1)
         return parse(
             list[InspectedRow],
             await self._get(topic_path(namespace, topic) + "/rows", {"first": str(first), "limit": str(limit)}),
@@ -89,12 +99,15 @@ class RangeCalls(AtomicCalls):
 
     async def inspect_groups(self, topic: str, limit: int = 100, namespace: str = DEFAULT_NAMESPACE) -> list[InspectedGroup]:
         """List what is stored apart from the log, by write pointer. Raises TopicNotFound, TopicDamaged."""
+        check_long("limit", limit, 1)
         return parse(list[InspectedGroup], await self._get(topic_path(namespace, topic) + "/groups", {"limit": str(limit)}))
 
     async def inspect_payloads(
         self, topic: str, under: int, limit: int = 100, namespace: str = DEFAULT_NAMESPACE
     ) -> list[InspectedPayload]:
         """The payloads stored under a write pointer (of an atomic commit: minus its number). Raises as the others do."""
+        check_long("under", under, -MAX_LONG)
+        check_long("limit", limit, 1)
         return parse(
             list[InspectedPayload],
             await self._get(topic_path(namespace, topic) + "/payloads", {"under": str(under), "limit": str(limit)}),

@@ -6,9 +6,10 @@ import json
 from collections.abc import AsyncIterator
 from uuid import uuid4
 
-from oncelog.api.calls import as_request, of_generation, parse, quoted, topic_path
+from oncelog.api.calls import as_request, check_generation, of_generation, parse, quoted, topic_path
 from oncelog.api.plausible import check_page
 from oncelog.api.ranges import RangeCalls
+from oncelog.values.numbers import check_long, check_timeout
 from oncelog.values.start import Start, start_position
 from oncelog.wire.media import DEFAULT_NAMESPACE, JSON
 from oncelog.wire.models import (
@@ -84,6 +85,7 @@ class SubscriptionCalls(RangeCalls):
 
         Raises ConsumerFenced, SubscriptionNotFound, OffsetOutOfRange, InvalidMessageId.
         """
+        check_timeout(within, name="within")
         path = _path(namespace, topic, name) + "/ack"
         return parse(Acknowledged, await self._post(path, asked.to_wire(), idempotent=True, within=within)).cursor
 
@@ -104,6 +106,9 @@ class SubscriptionCalls(RangeCalls):
         :meth:`open_subscription` raises for a ``start``.
         """
         where = start_position(to, inclusive)
+        check_generation(generation)
+        if epoch is not None:
+            check_long("epoch", epoch)
         wanted = as_request(SeekSubscription, _WHAT, to=where, nonce=uuid4().hex, epoch=epoch, generation=generation)
         return parse(Subscription, await self._post(_path(namespace, topic, name) + "/seek", wanted, idempotent=True))
 

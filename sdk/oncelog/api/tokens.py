@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from oncelog.api.calls import as_request, parse, quoted
 from oncelog.api.subscriptions import SubscriptionCalls
+from oncelog.values.numbers import milliseconds
 from oncelog.wire.models import CreatedToken, CreateToken, Token
 
 _TOKENS = "/v1/tokens"
@@ -24,7 +25,7 @@ class TokenCalls(SubscriptionCalls):
             InvalidRequest: not a name, not a grant, or the first token without `admin`.
             NotAllowed: `admin` is missing.
         """
-        expires_ms = None if expires_in is None else round(expires_in * 1000)
+        expires_ms = milliseconds("expires_in", expires_in)
         asked = as_request(CreateToken, "a token", name=name, grants=list(grants), expires_in_ms=expires_ms)
         return parse(CreatedToken, await self._post(_TOKENS, asked, idempotent=False))
 

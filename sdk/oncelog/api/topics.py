@@ -11,13 +11,14 @@ from math import ceil
 from typing import Any, Self
 from uuid import uuid4
 
-from oncelog.api.calls import as_request, of_generation, parse, quoted, topic_path
-from oncelog.api.plausible import MAX_LONG, check_page
+from oncelog.api.calls import as_request, check_generation, of_generation, parse, quoted, topic_path
+from oncelog.api.plausible import check_page
 from oncelog.api.tokens import TokenCalls
 from oncelog.errors import InvalidResponse, NotSupported, OncelogError, TopicExists, from_problem
 from oncelog.http.transport import MAX_JSON_BYTES, READ_SECONDS
 from oncelog.message_id import MessageId
 from oncelog.process.procedures import called
+from oncelog.values.numbers import MAX_LONG, check_long, check_seconds, check_timeout
 from oncelog.wire.codec import (
     encode_consume_request,
 )
@@ -137,7 +138,9 @@ class AsyncApi(TokenCalls):
                 raise ValueError(f"before {before} has no time zone; use datetime.now(UTC) or .astimezone()")
             bound = {"before_time": ceil(before.timestamp() * 1000)}
         else:
+            check_long("before", before)
             bound = {"before_offset": before}
+        check_generation(generation)
         asked = as_request(TrimTopic, "a trim", **bound, generation=generation or (await self.stats(topic, namespace)).generation)
         return parse(Trimmed, await self._post(topic_path(namespace, topic) + "/trim", asked, idempotent=True)).earliest_offset
 
@@ -153,9 +156,11 @@ class AsyncApi(TokenCalls):
         Raises OffsetOutOfRange, InvalidMessageId; StaleMessageId: it is of another generation; MessagesExpired: it is deleted
         already. MessageInTransaction: abort that. StorageFailed: earlier bytes may be left in files; repeat it.
         """
+        check_generation(generation)
         if isinstance(at, MessageId):
             where: dict[str, object] = {"message_id": at, "generation": generation}
         else:
+            check_long("at", at)
             where = {"offset": at, "generation": generation or (await self.stats(topic, namespace)).generation}
         asked = as_request(EraseMessage, "an erasure", **where)
         return parse(ErasedMessage, await self._post(topic_path(namespace, topic) + "/erase", asked, idempotent=True))
@@ -278,10 +283,13 @@ class AsyncApi(TokenCalls):
         Only where all its messages have a definite outcome. Tried once, for ``timeout`` seconds: what is not ended ends by itself
         when it was not used for long. Raises InvalidRequest: a caller chose the name; ProducerFenced.
         """
+        check_long("epoch", epoch)
+        check_timeout(timeout)
         await self._transport.ask("DELETE", _producer_path(namespace, topic, name), params={"epoch": str(epoch)}, timeout=timeout)
 
     async def why(self, topic: str, name: str, sequence_id: int, namespace: str = DEFAULT_NAMESPACE) -> Why:
         """Explain why a message with this sequence id was or would be dropped."""
+        check_long("sequence_id", sequence_id)
         return parse(Why, await self._get(_producer_path(namespace, topic, name) + "/why", {"sequenceId": str(sequence_id)}))
 
     # --- messages
@@ -336,6 +344,8 @@ class AsyncApi(TokenCalls):
 
         ``after``: the number of a sample; only those behind it, and for ``wait`` seconds it waits until there is one.
         """
+        check_long("after", after)
+        check_seconds("wait", wait)
 
         async def once(held: float) -> Overview:
             params = {"after": str(after), "wait": str(round(held * 1000))}
@@ -355,7 +365,8 @@ class AsyncApi(TokenCalls):
         return True
 
     async def close(self) -> None:
-        """Close the connections. It stays closed: every later call raises ClientClosed. Idempotent.
+        """Close the connections. It stays closed: every later call raises ClientClosed, and so does one that waits for messages.
+        Idempotent.
 
         Where this is the last client of a store that this process has opened, that is closed, too, when this returns.
         """

@@ -8,8 +8,9 @@ from typing import Literal
 
 from oncelog.api.calls import Calls, as_request, decoded, parse, receipts_bytes, topic_path
 from oncelog.api.plausible import check_receipts
-from oncelog.errors import InvalidRequest, InvalidResponse
+from oncelog.errors import InvalidResponse
 from oncelog.http.silence import Again
+from oncelog.values.numbers import check_long, milliseconds
 from oncelog.wire.codec import decode_published, encode_publish_request, encode_publish_response
 from oncelog.wire.media import DEFAULT_NAMESPACE, ONCELOG_AVRO, THRIFT
 from oncelog.wire.models import (
@@ -51,8 +52,7 @@ class TransactionCalls(Calls):
         Tried again only when it certainly was not begun: one that was begun twice would hold up readers until it times out.
         Raises InvalidRequest for a time-out that the service does not allow.
         """
-        timeout_ms = None if timeout is None else round(timeout * 1000)
-        wanted = as_request(StartTransaction, "a transaction", type=type, timeout_ms=timeout_ms)
+        wanted = as_request(StartTransaction, "a transaction", type=type, timeout_ms=milliseconds("timeout", timeout))
         return _begun(await self._post(_ROOT, wanted, idempotent=False, accept=THRIFT))
 
     async def can_commit(self, write_pointer: int, changes: Iterable[bytes], resource: str | None = None) -> str:
@@ -113,6 +113,8 @@ class TransactionCalls(Calls):
 
     async def transaction_states(self, write_pointers: Collection[int]) -> dict[int, TransactionState]:
         """The state of each of them that the service still knows."""
+        for write_pointer in write_pointers:
+            check_long("write_pointer", write_pointer, 1)
         return parse(
             dict[int, TransactionState],
             await self._post(_ROOT + "/states", {"writePointers": list(write_pointers)}, idempotent=True),
@@ -120,10 +122,12 @@ class TransactionCalls(Calls):
 
     async def held(self, limit: int = 1_000) -> list[HeldOnTopic]:
         """List what the open topics hold back under write pointers that are not decided, the oldest messages first."""
+        check_long("limit", limit, 1)
         return parse(list[HeldOnTopic], await self._get("/v1/held", {"limit": str(limit)}))
 
     async def held_on(self, topic: str, namespace: str = DEFAULT_NAMESPACE, limit: int = 1_000) -> list[HeldMessages]:
         """List what one topic holds back: the first entry is what its consumers stop at. Raises TopicNotFound."""
+        check_long("limit", limit, 1)
         return parse(list[HeldMessages], await self._get(topic_path(namespace, topic) + "/held", {"limit": str(limit)}))
 
     async def end_held(self, topic: str, write_pointer: int, *, committed: bool, namespace: str = DEFAULT_NAMESPACE) -> None:
@@ -131,6 +135,7 @@ class TransactionCalls(Calls):
 
         Raises TransactionNotFound: nothing is held back under it. TransactionNotInProgress: the transaction service knows it.
         """
+        check_long("write_pointer", write_pointer, 1)
         body = EndHeld(committed=committed).to_wire()
         await self._post(f"{topic_path(namespace, topic)}/held/{write_pointer}", body, idempotent=False)
 
@@ -141,6 +146,8 @@ class TransactionCalls(Calls):
         """
         if before is not None and before.tzinfo is None:
             raise ValueError(f"before {before} has no time zone; use datetime.now(UTC) or .astimezone()")
+        for write_pointer in write_pointers or ():
+            check_long("write_pointer", write_pointer, 1)
         wanted = PruneInvalid(
             write_pointers=None if write_pointers is None else list(write_pointers),
             before_ms=None if before is None else int(before.timestamp() * 1000),
@@ -195,8 +202,7 @@ def _begun(answer: bytes) -> Transaction:
 
 
 def _path(write_pointer: int, *action: str) -> str:
-    if type(write_pointer) is not int or write_pointer <= 0:
-        raise InvalidRequest(f"a write pointer is an int above 0, not {write_pointer!r}")
+    check_long("write_pointer", write_pointer, 1)
     return "/".join((_ROOT, str(write_pointer), *action))
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from math import inf
 from urllib.parse import SplitResult, urlsplit
 
-from oncelog.errors import CertificateRefused, ConnectionFailed, OncelogError, ResponseTimeout
+from oncelog.errors import CertificateRefused, ClientClosed, ConnectionFailed, OncelogError, ResponseTimeout
 from oncelog.http.credentials import Address, shown
 from oncelog.http.exchange import Incoming, basic, request_bytes, target_of
 from oncelog.http.sockets import CONNECT_SECONDS, Deadline, Engine, Network, Stream, Tls, connected
@@ -128,6 +129,10 @@ class Connections:
         self._most_hosts = most_hosts
         self._kept: dict[tuple[str, str], list[Connection]] = {}
         """Those to each host; the one that was used last is at the end, and is used first."""
+        self._held: list[Connection] = []
+        """Those on which the service holds a request."""
+        self._guard = threading.RLock()
+        """Held while these change: one that another thread hangs up is not closed meanwhile."""
         self._closed = False
 
     async def ask(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str], deadline: Deadline) -> Response:
@@ -145,11 +150,12 @@ class Connections:
         incoming, begun = connection.incoming, list[bytes]()
         try:
             incoming.begin()
-            # Who refuses a body unread may have answered, or said under TLS why; what has come is there to be read all the same.
-            with suppress(BrokenPipeError, ConnectionResetError):
-                await _send(connection.stream, head, body, deadline)
-            while not incoming.has_head:
-                begun += incoming.feed(await connection.stream.receive(_HEAD_BYTES, deadline))
+            with self._holding(connection) if deadline.is_held else nullcontext():
+                # Who refuses a body unread may have answered, or said under TLS why; what has come is there to be read.
+                with suppress(BrokenPipeError, ConnectionResetError):
+                    await _send(connection.stream, head, body, deadline)
+                while not incoming.has_head:
+                    begun += incoming.feed(await connection.stream.receive(_HEAD_BYTES, deadline))
         except BaseException as error:
             connection.close()
             if kept is None and _refuses_ours(error):
@@ -170,9 +176,29 @@ class Connections:
             for each in self._kept.pop(next(iter(self._kept))):
                 each.close()
 
+    @contextmanager
+    def _holding(self, connection: Connection) -> Iterator[None]:
+        """While the service holds a request, which :meth:`close` ends: a read, of which nothing is lost. Raises ClientClosed."""
+        with self._guard:
+            self._held.append(connection)
+        try:
+            if self._closed:
+                raise ClientClosed
+            yield
+        except OSError as error:
+            if self._closed:
+                raise ClientClosed from error
+            raise
+        finally:
+            with self._guard:
+                self._held.remove(connection)
+
     def close(self) -> None:
-        """Close those that are idle, and each of the others when its answer has been read."""
+        """Close those that are idle and those that are held, and each of the others when its answer has been read."""
         self._closed = True
+        with self._guard:
+            for each in self._held:
+                each.stream.hang_up()
         while self._kept:
             with suppress(KeyError, IndexError):  # their thread takes one at this moment
                 _, idle = self._kept.popitem()

@@ -24,6 +24,8 @@ class Again(NamedTuple):
     """Seconds for which the service may have nothing to say."""
     served: str | None = None
     """Address of what it is about, where its own does not say it."""
+    asks_others: bool = True
+    """Whether it is not waited for in silence; else its caller sends it once."""
 
 
 class Silence:

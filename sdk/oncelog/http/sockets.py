@@ -48,11 +48,12 @@ class Watch(Protocol):
 class Deadline:
     """The time at which a request is given up."""
 
-    __slots__ = ("_clock", "_ends", "_seconds", "watch")
+    __slots__ = ("_clock", "_ends", "_seconds", "is_held", "watch")
 
-    def __init__(self, seconds: float, watch: Watch | None = None, clock: Clock = REAL) -> None:
-        """``watch``: what is done about a silence before."""
+    def __init__(self, seconds: float, watch: Watch | None = None, clock: Clock = REAL, *, is_held: bool = False) -> None:
+        """``watch``: what is done about a silence before; ``is_held``: the service may hold the request meanwhile."""
         self._seconds = seconds
+        self.is_held = is_held
         self._clock = clock
         self._ends = clock.monotonic() + seconds
         self.watch = watch
@@ -84,6 +85,9 @@ class Stream(Protocol):
 
     def is_quiet(self) -> bool:
         """Whether it stands and nothing has come that nobody waits for."""
+
+    def hang_up(self) -> None:
+        """Have who receives find its end, and the host, too; that one closes it then. In any thread, while it is not closed."""
 
     def close(self) -> None:
         """Let go of it without a word to the host: a forked child does so with its parent's."""
@@ -154,6 +158,10 @@ class Plain:
         waiting.register(self._socket, select.POLLIN)
         return not waiting.poll(0)
 
+    def hang_up(self) -> None:
+        with suppress(OSError):  # it has its end already
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         self._socket.close()
 
@@ -199,6 +207,9 @@ class Tls:
 
     def is_quiet(self) -> bool:
         return not self._tls.pending() and not self._come.pending and self._inner.is_quiet()
+
+    def hang_up(self) -> None:
+        self._inner.hang_up()
 
     def close(self) -> None:
         self._inner.close()

@@ -61,6 +61,8 @@ _IDLE = 100
 """Connections of one event loop to a host that are kept, as each task that waits has one of its own; and how many hosts."""
 _REMEMBERED = 10_000
 """Topics of which is remembered who serves them."""
+_LOOK_SECONDS = 1.0
+"""Between two tries, after which it is seen that the client is closed: a pause that a service asks for may be half a minute."""
 
 
 class Requests:
@@ -135,11 +137,16 @@ class Requests:
         raise NotImplementedError
 
     async def pause(self, seconds: float) -> None:
-        """Return when so many seconds are over."""
+        """Return when so many seconds are over, or this is closed."""
+        while seconds > 0 and not self._closed:
+            await self._sleep(min(seconds, _LOOK_SECONDS))
+            seconds -= _LOOK_SECONDS
+
+    async def _sleep(self, seconds: float) -> None:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close every connection. From now on every call raises ClientClosed."""
+        """Close every connection; what the service holds is not waited for. From now on every call raises ClientClosed."""
         raise NotImplementedError
 
     async def end(self) -> None:
@@ -185,8 +192,8 @@ class Requests:
         """The body and the headers, their names in lower case, of a 2xx answer; arguments and errors as of :meth:`ask`."""
         with self.turn():
             again = timeout if isinstance(timeout, Again) else Again(timeout)
-            watch = self._watch(path, again) if again is timeout else None
-            deadline = Deadline(again.timeout or self._timeout, watch, self.clock)
+            watch = self._watch(path, again) if again is timeout and again.asks_others else None
+            deadline = Deadline(again.timeout or self._timeout, watch, self.clock, is_held=again.held > 0)
             response = await self._send(method, path, body, media, params, deadline, accept)
             with self._reading(response):
                 _check_content(response)
@@ -350,7 +357,7 @@ class Transport(Requests):
         self._sessions = WeakKeyDictionary[Connections, None]()  # those of threads that have ended go with them
         forks.register(self)
 
-    async def pause(self, seconds: float) -> None:
+    async def _sleep(self, seconds: float) -> None:
         self.clock.sleep(seconds)  # it is this thread that waits
 
     def close(self) -> None:
@@ -411,7 +418,7 @@ class AsyncTransport(Requests):
         )
         self.loop = Loop("the client")
 
-    async def pause(self, seconds: float) -> None:
+    async def _sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
     def close(self) -> None:

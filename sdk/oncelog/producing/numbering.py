@@ -9,7 +9,7 @@ from itertools import islice, pairwise
 from operator import lt
 
 from oncelog.errors import InvalidRequest, MixedSequenceIds, SequenceIdNotRising
-from oncelog.values.outgoing import MAX_SEQUENCE_ID
+from oncelog.values.numbers import MAX_LONG
 
 
 class Numbers:
@@ -53,8 +53,8 @@ class Numbers:
                 + ("the application: give each a sequence_id" if self.by_caller else "the SDK: give none a sequence_id")
             )
         if given is None:
-            if self.next > MAX_SEQUENCE_ID:
-                raise InvalidRequest(f"the producer has used up its sequence ids: {MAX_SEQUENCE_ID} is the last one there is")
+            if self.next > MAX_LONG:
+                raise InvalidRequest(f"the producer has used up its sequence ids: {MAX_LONG} is the last one there is")
             return self.next, None
         if given <= self.opened_at:
             return given, None
@@ -84,7 +84,7 @@ class Numbers:
         count = len(given)
         if given.count(None) == count > 0:
             first, _ = self.one(None)
-            if first + count - 1 > MAX_SEQUENCE_ID:
+            if first + count - 1 > MAX_LONG:
                 return None
             self.by_caller, self.next = False, first + count
             return list(range(first, first + count))

@@ -13,11 +13,13 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, LOGGER, PENDING
 from copy import copy
+from logging import ERROR
 from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
 
 from oncelog.errors import OncelogError
 from oncelog.process import forks
+from oncelog.process.logs import log
 from oncelog.process.turns import Condition
 from oncelog.values.receipt import Receipt, Receipts
 
@@ -242,8 +244,8 @@ class Outcome(Future[Receipt]):
         for callback in callbacks:
             try:
                 callback(self)
-            except Exception:  # as Future does: the sender's thread must go on
-                LOGGER.exception("exception calling callback for %r", self)
+            except Exception as error:  # as Future does: the sender's thread must go on
+                log(LOGGER, ERROR, "exception calling callback for %r", self, error=error)
 
 
 def raise_copy(error: OncelogError) -> NoReturn:

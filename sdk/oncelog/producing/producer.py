@@ -16,6 +16,7 @@ from oncelog.process.tracing import switch
 from oncelog.producing.batching import Batch
 from oncelog.producing.sending import Sender
 from oncelog.producing.twins import ProducerTwin, R
+from oncelog.values.numbers import check_timeout
 from oncelog.values.outgoing import Outgoing, outgoing
 from oncelog.values.receipt import Receipt
 
@@ -151,7 +152,8 @@ class Producer(ProducerTwin[R, Api]):
     ) -> Sequence[Receipt]:
         """Send many messages and return when all are on disk; their receipts in the same order, each made when it is looked at.
 
-        ``sequence_ids``, ``keys``, ``properties``: one for each message.
+        ``sequence_ids``, ``keys``, ``properties``: one for each message. All of them are lists, or arrays of numpy, pandas or
+        pyarrow; TypeError for a text, a mapping, a table, which would be other messages than meant.
 
         With an expectation, which is of the first one, they are one request: side by side in the log, all of them or none. An
         empty one expects nothing.
@@ -186,6 +188,7 @@ class Producer(ProducerTwin[R, Api]):
         Raises:
             OncelogError: that failure. TimeoutError: ``timeout`` seconds were not enough.
         """
+        check_timeout(timeout)
         self._sender.flush(timeout)
 
     def close(self, timeout: float | None = None) -> None:
@@ -194,6 +197,7 @@ class Producer(ProducerTwin[R, Api]):
         ``timeout``: seconds; else as long as ``delivery_timeout`` lets it take. What has no result by then is given up: its
         futures fail, and TimeoutError says how many they are. In a forked child it lets go of what is there, and sends nothing.
         """
+        check_timeout(timeout)
         self._sender.check_may_wait()
         try:
             self._sender.close(timeout)

@@ -5,15 +5,16 @@ What awaits is a procedure (:mod:`oncelog.process.procedures`): its hands are th
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Awaitable
 from contextlib import AbstractContextManager, suppress
+from logging import INFO, WARNING, getLogger
 from typing import Any, NamedTuple
 
 from oncelog.api.api import AnyApi, clock_of
 from oncelog.errors import InitialSequenceIdTaken, OncelogError
 from oncelog.process import forks
+from oncelog.process.logs import log
 from oncelog.process.procedures import got
 from oncelog.process.tracing import Place, switch
 from oncelog.producing.batching import Batch
@@ -24,7 +25,7 @@ from oncelog.values.receipt import Receipt, Receipts
 from oncelog.wire.models import Gaps
 from oncelog.wire.requests import PublishRequest, ReceiptRun
 
-_log = logging.getLogger("oncelog.producer")
+_log = getLogger("oncelog.producer")
 
 END_SECONDS = 5.0
 """Until the service has answered that an assigned name ends. If it does not, the name ends by itself."""
@@ -158,13 +159,14 @@ class Shell:
             return await got(client.publish(topic, request, namespace))
 
     def _say(self, error: OncelogError, wait: float | None) -> None:
-        """Log that a request failed. Never under the lock: a handler may be a producer, too."""
+        """Log that a request failed. Nothing waits for a handler: it may wait for what is sent here."""
+        who = str(self)
         if wait is not None:
-            _log.info("%s: a request failed and is sent again in %.2f s: %s: %s", self, wait, error.code, error)
+            log(_log, INFO, "%s: a request failed and is sent again in %.2f s: %s: %s", who, wait, error.code, error)
         elif self.core.stopped is error:
-            _log.warning("%s has stopped, nothing more is sent: %s: %s", self, error.code, error)
+            log(_log, WARNING, "%s has stopped, nothing more is sent: %s: %s", who, error.code, error)
         else:
-            _log.info("%s: messages are refused: %s: %s", self, error.code, error)
+            log(_log, INFO, "%s: messages are refused: %s: %s", who, error.code, error)
 
     def _rename(self, opened: Opened) -> None:
         with self._lock:

@@ -17,7 +17,8 @@ from oncelog.producing.core import DELIVERY_SECONDS, MAX_PENDING, MAX_PENDING_BY
 from oncelog.producing.cutting import Bounds
 from oncelog.producing.shell import Address, Shell
 from oncelog.values.expectation import UNCHECKED, expectation
-from oncelog.values.outgoing import Outgoing, carrying, check_seconds, check_sequence_id, outgoing_columns
+from oncelog.values.numbers import check_count, check_long, check_seconds
+from oncelog.values.outgoing import Outgoing, carrying, outgoing_columns
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Gaps
 
@@ -74,11 +75,17 @@ class ProducerTwin(OfTopic[C], Generic[R, C]):
                 asyncio, when the task is cancelled in the ``async with`` block.
 
         Raises:
-            TopicNotFound, InitialSequenceIdTaken, InvalidRequest, ConnectionFailed; ValueError: no thread can wait so long.
+            TopicNotFound, InitialSequenceIdTaken, InvalidRequest, ConnectionFailed; ValueError: a number that cannot be.
         """
         if initial_sequence_id is not None:
-            check_sequence_id(initial_sequence_id)
-        check_seconds(linger=linger, delivery_timeout=delivery_timeout, exit_timeout=exit_timeout)
+            check_long("initial_sequence_id", initial_sequence_id)
+        check_count("batch_max_messages", batch_max_messages)
+        check_count("batch_max_bytes", batch_max_bytes)
+        check_seconds("linger", linger)
+        check_count("max_pending", max_pending)
+        check_count("max_pending_bytes", max_pending_bytes)
+        check_seconds("delivery_timeout", delivery_timeout)
+        check_seconds("exit_timeout", exit_timeout)
         self._connect(topic, namespace, client, url, verify, cert, proxy)
         self._codec = codec_for(codec)
         self._exit_timeout = exit_timeout
@@ -125,7 +132,9 @@ class ProducerTwin(OfTopic[C], Generic[R, C]):
     def resume(self, rows: Iterable[X], *, sequence_id: Callable[[X], int]) -> Iterator[X]:
         """Yield those of ``rows`` whose sequence id is above what is already persisted. One-shot iterators are fine."""
         for row in rows:
-            if self._sender.core.numbers.opened_at < sequence_id(row):
+            number = sequence_id(row)
+            check_long("sequence_id", number)
+            if self._sender.core.numbers.opened_at < number:
                 yield row
 
     def _batch(

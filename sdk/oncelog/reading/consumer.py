@@ -21,6 +21,7 @@ from oncelog.process.turns import Condition
 from oncelog.reading.stream import Stream
 from oncelog.reading.twins import ConsumerTwin, T
 from oncelog.values.message import Message
+from oncelog.values.numbers import check_timeout
 from oncelog.values.start import Start
 from oncelog.wire.models import Subscription
 
@@ -181,6 +182,7 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
         ``timeout``: seconds; else as long as the client tries. What is not acknowledged by then is given up, and delivered again
         to the next consumer; TimeoutError says so.
         """
+        check_timeout(timeout)
         with self._guard:
             self._closed = self._interrupted = True
             self._errands.stop()
@@ -233,7 +235,7 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
             left = None if end is None else end - self._clock.monotonic()
             if self._pending is not None and left is not None and left <= 0:
                 raise TimeoutError(self._unacknowledged())
-            drive(self._acknowledge_pending(left))
+            drive(self._acknowledge_pending(None if left is None else max(0.0, left)))
         except OncelogError as error:
             if end is not None and may_retry(error, idempotent=True):
                 raise TimeoutError(f"{self._unacknowledged()}: {error}") from error

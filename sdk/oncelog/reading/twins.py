@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from oncelog.api.api import C, OfTopic
+from oncelog.api.calls import check_generation
 from oncelog.api.options import BegunTransaction, Isolation
 from oncelog.api.retry import may_retry
 from oncelog.codecs import codec_for
@@ -36,8 +37,8 @@ from oncelog.process.tracing import Place, switch
 from oncelog.reading.older import OlderService, stable_offsets
 from oncelog.reading.position import ConsumerPosition, FetchedAhead, Found, HeldUp, ReaderPosition, Upto
 from oncelog.values.message import Message, Source, check_place
-from oncelog.values.outgoing import check_seconds
-from oncelog.values.start import Start, is_latest
+from oncelog.values.numbers import MILLISECOND, check_count, check_seconds, check_timeout
+from oncelog.values.start import Start, is_latest, start_position
 from oncelog.wire.isolation import COMMITTED, UNCOMMITTED, Held
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Subscription
@@ -68,8 +69,8 @@ class StreamTwin(OfTopic[C], Generic[T, C]):
 
     def __init__(self, at: FetchedAhead, timeout: float | None, codec: object, page_size: int) -> None:
         """The arguments are those of a :class:`oncelog.Reader`."""
-        if page_size < 1:
-            raise ValueError(f"page_size is at least 1, not {page_size}")
+        check_timeout(timeout)
+        check_count("page_size", page_size)
         self._at = at
         self._timeout = timeout
         at.source = Source(codec_for(codec))
@@ -163,8 +164,8 @@ class StreamTwin(OfTopic[C], Generic[T, C]):
 
     async def _hold(self, limit: int, timeout: float | None) -> bool:
         """Wait until there is a message to deliver; False: there is none after ``timeout`` seconds (None waits for ever)."""
-        if limit < 1:
-            raise ValueError(f"limit is at least 1, not {limit}")
+        check_count("limit", limit)
+        check_timeout(timeout)
         self._check()
         at = self._at
         now = self._clock.monotonic()
@@ -240,6 +241,8 @@ class ReaderTwin(StreamTwin[T, C]):
             raise ValueError(f"on_expired is 'raise' or 'skip', not {on_expired!r}")
         if isolation not in (COMMITTED, UNCOMMITTED):
             raise ValueError(f"isolation is 'committed' or 'uncommitted', not {isolation!r}")
+        start_position(start, inclusive)
+        check_generation(generation)
         super().__init__(ReaderPosition(page_size, on_expired == "skip"), timeout, codec, page_size)
         self._is_committed = isolation == COMMITTED and transaction is None
         self._older: OlderService | None = None
@@ -264,6 +267,7 @@ class ReaderTwin(StreamTwin[T, C]):
         return self._at.lost
 
     async def _begin(self, start: Start, inclusive: bool, generation: int | None) -> None:
+        check_generation(generation)
         if is_latest(start):
             start, generation = await self._latest()
         self._at.begin(start, inclusive, generation)
@@ -371,9 +375,8 @@ class ConsumerTwin(StreamTwin[T, C]):
             TopicNotFound, InvalidRequest, ConnectionFailed. OffsetOutOfRange, InvalidMessageId, StaleMessageId: there is no such
                 ``start``.
         """
-        if ack_interval <= 0:
-            raise ValueError(f"ack_interval is greater than 0, not {ack_interval}")
-        check_seconds(ack_interval=ack_interval)
+        check_seconds("ack_interval", ack_interval, MILLISECOND)
+        start_position(start, inclusive)
         super().__init__(ConsumerPosition(), timeout, codec, page_size)
         self._connect(topic, namespace, client, url, verify, cert, proxy)
         self._prepare()

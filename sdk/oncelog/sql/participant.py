@@ -37,6 +37,7 @@ from oncelog.process import forks
 from oncelog.sql.markers import Decision, Key, Markers
 from oncelog.sql.table import UnfitEngine, Working, check_name, now_ms
 from oncelog.transactions.participants import NotCommitted
+from oncelog.values.numbers import MILLISECOND, check_seconds
 from oncelog.wire.models import TransactionState, TransactionStatus
 from oncelog.wire.transaction import Transaction
 
@@ -100,8 +101,7 @@ class SqlParticipant:
         if not isinstance(database, Engine | Session | scoped_session | Connection):
             raise TypeError(f"a database is an Engine, Session or Connection, not {type(database).__name__}")
         check_name("a resource's name", resource)
-        if not lock_timeout > 0:
-            raise ValueError(f"lock_timeout is above 0 s, not {lock_timeout}")
+        check_seconds("lock_timeout", lock_timeout, MILLISECOND)
         self.resource = resource
         self._database = database
         self._session = database if isinstance(database, Session | scoped_session) else None

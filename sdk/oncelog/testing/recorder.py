@@ -16,6 +16,7 @@ from oncelog.message_id import SIZE, MessageId
 from oncelog.testing.committed import Gone, committed
 from oncelog.testing.judge import Item, NotExactlyOnce, Words, judge
 from oncelog.values.message import Message, is_of
+from oncelog.values.numbers import check_long
 from oncelog.wire.media import DEFAULT_NAMESPACE
 
 By = Callable[[Message[Any]], Any]
@@ -104,6 +105,8 @@ def check_effects(
     Raises AssertionError also where the topic holds no committed message: nothing was checked then. TopicNotFound.
     """
     __tracebackhide__ = True
+    if upto is not None:
+        check_long("upto", upto)
     effects = [*effects]  # what comes while this looks is not judged
     messages = _some(client, topic, namespace, codec)
     end = inf if upto is None else upto

@@ -29,6 +29,7 @@ from oncelog.producing.twins import codec_of
 from oncelog.transactions.chunks import Origin, TopicChunks
 from oncelog.transactions.enlisted_producers import EnlistedProducers
 from oncelog.transactions.twins import PRODUCERS, AnyProducer, turn_of
+from oncelog.values.numbers import check_count, check_long, check_seconds, milliseconds
 from oncelog.values.outgoing import CARRIES, Outgoing, carrying, outgoing
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import AtomicOutcome
@@ -51,8 +52,8 @@ class _Messages:
         buffer_bytes: int,
         of: str | None = None,
     ) -> None:
-        if buffer_bytes < 0:
-            raise ValueError(f"buffer_bytes is at least 0, not {buffer_bytes}")
+        milliseconds("timeout", timeout)
+        check_count("buffer_bytes", buffer_bytes, 0)
         self.id = _checked(uuid4().hex if id is None else id, "id")
         """What its outcome is asked for by; drawn by the SDK unless it was given."""
         self.group = _checked(group, "group")
@@ -269,9 +270,12 @@ class _Batch(_Messages):
             delivery_timeout: seconds that the commit is tried again before it is in doubt.
 
         Raises:
-            InvalidRequest; ValueError for a negative buffer.
+            InvalidRequest; ValueError for a number that cannot be.
         """
         super().__init__(client, group, id, timeout, namespace, buffer_bytes)
+        check_seconds("delivery_timeout", delivery_timeout)
+        if sequence_id is not None:
+            check_long("sequence_id", sequence_id)
         if (producer is None) != (sequence_id is None):
             raise InvalidRequest("producer and sequence_id go together: a commit has both or neither")
         self._branches = branches

@@ -18,6 +18,7 @@ from oncelog.producing.twins import codec_of
 from oncelog.transactions.chunks import NO_PRODUCER, Origin, TopicChunks
 from oncelog.transactions.enlisted_producers import EnlistedProducers
 from oncelog.transactions.twins import AnyProducer, turn_of
+from oncelog.values.numbers import check_count
 from oncelog.values.outgoing import CARRIES, Outgoing, carrying, outgoing
 from oncelog.values.receipt import Receipt
 from oncelog.wire.requests import PublishRequest, PublishResponse
@@ -64,9 +65,8 @@ class MessagePublisher:
     """
 
     def __init__(self, client: AnyApi, buffer_bytes: int = BUFFER_BYTES) -> None:
-        """Raises ValueError for a negative buffer; 0 stores each message at once."""
-        if buffer_bytes < 0:
-            raise ValueError(f"buffer_bytes is at least 0, not {buffer_bytes}")
+        """``buffer_bytes``: 0 stores each message at once."""
+        check_count("buffer_bytes", buffer_bytes, 0)
         self._client = client
         self._buffer_bytes = buffer_bytes
         self._lock = turn_of(client, "the transaction")

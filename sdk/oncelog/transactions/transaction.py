@@ -24,6 +24,7 @@ from oncelog.transactions.ending import MOVES, Event, State, verdict
 from oncelog.transactions.message_publisher import MessagePublisher
 from oncelog.transactions.participants import DecidingParticipant, NotCommitted, Participant
 from oncelog.transactions.twins import AnyProducer
+from oncelog.values.numbers import milliseconds
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import TransactionState
 from oncelog.wire.transaction import Transaction
@@ -47,8 +48,9 @@ class _Transaction:
             buffer_bytes: of messages held in memory; more are stored on the service until the transaction commits.
 
         Raises:
-            ValueError: more than one participant decides; a negative buffer.
+            ValueError: more than one participant decides; a number that cannot be. InvalidRequest: such a ``timeout``.
         """
+        milliseconds("timeout", timeout)
         self._client = client
         self._publisher = MessagePublisher(client, buffer_bytes)
         self._participants: Sequence[Participant] = (*participants, self._publisher)

@@ -7,8 +7,7 @@ from typing import Final, NamedTuple
 
 from oncelog.errors import InvalidRequest, OffsetMismatch
 from oncelog.message_id import MessageId
-
-MAX_OFFSET = 2**63 - 1
+from oncelog.values.numbers import check_long
 
 
 class Unchecked(Enum):
@@ -62,7 +61,7 @@ def expectation(
     if offset is None and last_id is None and key_offset is UNCHECKED:
         return None
     if offset is not None:
-        _check(offset, "expected_offset")
+        check_long("expected_offset", offset)
     if last_id is not None and not isinstance(last_id, MessageId):
         raise TypeError(f"expected_last_id is a MessageId, not {type(last_id).__name__}")
     raw_id = None if last_id is None else bytes(last_id)
@@ -71,13 +70,8 @@ def expectation(
     if key is None:
         raise InvalidRequest("expected_key_offset is of the message's key; give it a key")
     if key_offset is not None:
-        _check(key_offset, "expected_key_offset")
+        check_long("expected_key_offset", key_offset)
     return Expectation(offset, raw_id, key.decode("latin-1"), key_offset)
-
-
-def _check(offset: int, name: str) -> None:
-    if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
-        raise InvalidRequest(f"{name} is an int from 0 to {MAX_OFFSET}, not {offset!r}")
 
 
 def is_past(mismatch: OffsetMismatch) -> bool:

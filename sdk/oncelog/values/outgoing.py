@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from oncelog.codecs import Codec
 from oncelog.errors import InvalidRequest
 from oncelog.message_id import MessageId
 from oncelog.values.expectation import UNCHECKED, Expectation, Unchecked, expectation
+from oncelog.values.numbers import MAX_LONG, check_long, check_longs
 from oncelog.wire.erasure import check_mark
 from oncelog.wire.media import TRACEPARENT
 
-LONGEST_SECONDS = 365 * 86_400.0
-"""A year; sockets and locks take some three hundred."""
-MAX_SEQUENCE_ID = 2**63 - 1
 ROW_BYTES = 128
 """What a message costs in memory beside payload, key and properties, roughly. On the wire it is less."""
-
-
 CARRIES = 256 << 10
 """Bytes of a message in a transaction or an atomic commit that still gets the context of a trace: with it, none becomes too large
 for a service that takes their requests, which are of up to 4 MiB."""
+
+
+X = TypeVar("X")
 
 
 class Outgoing(NamedTuple):
@@ -83,8 +82,8 @@ def outgoing(
     Raises CodecError, InvalidRequest, TypeError, UnicodeEncodeError.
     """
     payload: bytes = value if codec is None and type(value) is bytes else encode_value(value, codec)
-    if sequence_id is not None and not (type(sequence_id) is int and 0 <= sequence_id <= MAX_SEQUENCE_ID):
-        check_sequence_id(sequence_id)
+    if sequence_id is not None and not (type(sequence_id) is int and 0 <= sequence_id <= MAX_LONG):  # saves the call
+        check_long("sequence_id", sequence_id)
     size, expected = ROW_BYTES + len(payload), None
     if key is not None or properties is not None or ttl is not None:
         key = checked_extras(payload, key, properties, ttl)
@@ -118,12 +117,6 @@ def encode_value(value: Any, codec: Codec[Any] | None) -> bytes:
     return bytes(value)
 
 
-def check_sequence_id(sequence_id: int) -> None:
-    """Raises InvalidRequest for what cannot be a sequence id."""
-    if type(sequence_id) is not int or not 0 <= sequence_id <= MAX_SEQUENCE_ID:
-        raise InvalidRequest(f"a sequence id is an int from 0 to {MAX_SEQUENCE_ID}, not {sequence_id!r}")
-
-
 def checked_extras(
     payload: bytes, key: bytes | str | None, properties: Mapping[str, str] | None, ttl: int | None
 ) -> bytes | None:
@@ -138,8 +131,8 @@ def checked_extras(
         (name + value).encode()  # raises UnicodeEncodeError for a lone surrogate
     if properties:
         check_mark(payload, properties)
-    if ttl is not None and (type(ttl) is not int or not 0 < ttl <= MAX_SEQUENCE_ID):
-        raise InvalidRequest(f"ttl is a positive int of seconds, not {ttl!r}")
+    if ttl is not None:
+        check_long("ttl", ttl, 1)
     return key
 
 
@@ -152,17 +145,19 @@ def outgoing_columns(
 ) -> tuple[list[bytes], list[int | None] | None, list[bytes | None] | None, list[Mapping[str, str] | None] | None]:
     """Make many messages: payloads, sequence ids, keys and properties. A column that is None has nothing for any of them.
 
-    Raises as :func:`outgoing` does; InvalidRequest for a column of another length.
+    Raises as :func:`outgoing` does; InvalidRequest for a column of another length; TypeError for what is none.
     """
+    values = _entries("values", values)
     count = len(values)
+    sequence_ids = None if sequence_ids is None else _entries("sequence_ids", sequence_ids)
+    keys = None if keys is None else _entries("keys", keys)
+    properties = None if properties is None else _entries("properties", properties)
     for column, what in ((sequence_ids, "sequence ids"), (keys, "keys"), (properties, "properties")):
         if column is not None and len(column) != count:
             raise InvalidRequest(f"{len(column)} {what} for {count} messages")
     are_bytes = codec is None and set(map(type, values)) <= {bytes}
     payloads: list[bytes] = [*values] if are_bytes else [encode_value(value, codec) for value in values]
-    for number in sequence_ids or ():
-        if number is not None and not (type(number) is int and 0 <= number <= MAX_SEQUENCE_ID):
-            check_sequence_id(number)
+    check_longs("sequence_id", sequence_ids or ())
     numbers = [*sequence_ids] if sequence_ids else None
     if not keys and not properties:
         return payloads, numbers, None, None
@@ -176,8 +171,16 @@ def outgoing_columns(
     )
 
 
-def check_seconds(**given: float) -> None:
-    """Raises ValueError for what no thread can wait for: it would end there, and its waiters would wait for ever."""
-    for name, seconds in given.items():
-        if not 0 <= seconds <= LONGEST_SECONDS:
-            raise ValueError(f"{name} is 0 to {LONGEST_SECONDS:.0f} s, not {seconds}")
+def _entries(name: str, column: Sequence[X]) -> Sequence[X]:
+    """Return what has an entry for each message: of an array of numpy, pandas or pyarrow the entries as Python's own.
+
+    Raises TypeError for what would be other messages than meant: of a text its characters, of a table the names of its columns.
+    """
+    if type(column) is list or type(column) is tuple:
+        return column
+    if isinstance(column, str | bytes | bytearray | memoryview | Mapping | set | frozenset) or not hasattr(column, "__len__"):
+        raise TypeError(f"{name} is a list, one entry for each message, not a {type(column).__name__}")
+    if hasattr(column, "columns"):
+        raise TypeError(f"{name} is a list, one entry for each message, not a table ({type(column).__name__}); give its rows")
+    as_list = getattr(column, "tolist", None)
+    return column if as_list is None else cast("list[X]", as_list())

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from oncelog.message_id import MessageId
+from oncelog.values.numbers import MAX_LONG
 from oncelog.wire.models import StartPosition
 
 Start = Literal["earliest", "latest"] | MessageId | int | datetime
@@ -29,6 +30,6 @@ def start_position(start: Start, inclusive: bool = False) -> StartPosition:
         return StartPosition(timestamp=max(0, -((_EPOCH - start) // timedelta(milliseconds=1))))
     if start == "earliest" or start == "latest":
         return StartPosition(at=start)
-    if type(start) is int and start >= 0:
+    if type(start) is int and 0 <= start <= MAX_LONG:
         return StartPosition(offset=start)
     raise ValueError(f"start is 'earliest', 'latest', a MessageId, an offset or a datetime, not {start!r}")

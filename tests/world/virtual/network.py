@@ -247,6 +247,9 @@ class ClientEnd:
     def is_quiet(self) -> bool:
         return not (self._buffer or self._ended or self._reset or self._closed)
 
+    def hang_up(self) -> None:
+        self.end()  # the host is told when it is closed
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True

@@ -32,6 +32,7 @@ from oncelog.sql.outbox.holder import LeaseHolder
 from oncelog.sql.outbox.outbox import Outbox
 from oncelog.sql.outbox.plan import Backlog, Name, Planned
 from oncelog.sql.outbox.publishing import Publishing, concerns_all
+from oncelog.values.numbers import MILLISECOND, check_count, check_seconds
 
 ROWS = 1_000
 """Numbered in one transaction."""
@@ -101,7 +102,10 @@ class OutboxRelay:
             takeover_seconds: how long the relay in charge must have been silent for another one to follow it.
             on_change: called with the status whenever that has changed.
         """
-        if not 1 <= rows <= _ROWS_LIMIT:
+        check_count("rows", rows)
+        check_seconds("poll_seconds", poll_seconds, MILLISECOND)
+        check_seconds("takeover_seconds", takeover_seconds, MILLISECOND)
+        if rows > _ROWS_LIMIT:
             raise ValueError(f"rows is 1 to {_ROWS_LIMIT}, not {rows}")
         if not isinstance(database, Engine | str) or (isinstance(database, Engine) and database.dialect.is_async):
             raise TypeError(
