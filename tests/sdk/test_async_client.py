@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import time
+from collections.abc import Callable, Coroutine
 from typing import Any
 from uuid import uuid4
 
@@ -133,3 +134,22 @@ def test_in_a_forked_child_it_raises(house: RunningService) -> None:
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.topics(),
+        lambda client: AsyncProducer("t", client=client).__aenter__(),
+        lambda client: AsyncReader("t", client=client).__aenter__(),
+        lambda client: AsyncConsumer("t", "s", client=client).__aenter__(),
+        lambda client: client.transaction().__aenter__(),
+        lambda client: client.atomic().send("t", b"x"),
+        lambda client: client.run_in_transaction(lambda _: None),
+    ],
+)
+def test_under_another_loop_than_asyncios_it_says_what_it_needs(call: Callable[[AsyncClient], Coroutine[Any, Any, Any]]) -> None:
+    """As trio's, whose loop steps a coroutine as this does."""
+    coroutine = call(AsyncClient("http://127.0.0.1:9"))
+    with pytest.raises(RuntimeError, match="needs asyncio"):
+        coroutine.send(None)

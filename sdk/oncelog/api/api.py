@@ -13,6 +13,7 @@ from oncelog.errors import OncelogError, TransactionNotFound, TransactionNotInPr
 from oncelog.http.sockets import Network
 from oncelog.http.transport import READ_SECONDS, Transport
 from oncelog.http.trust import Certificate, Verify
+from oncelog.process import forks
 from oncelog.process.clock import REAL, Clock
 from oncelog.process.procedures import Procedure, begun, called, drive, drive_all, got
 
@@ -46,7 +47,7 @@ def _each(call: Callable[Concatenate[AsyncApi, P], AsyncIterator[T]]) -> Callabl
     return method
 
 
-class Api:
+class Api(forks.MadeHere):
     """Every call of the service's REST interface, one method a call; :class:`oncelog.Client` adds what is made of several."""
 
     _asynchronous: type[AsyncApi] = _Driven
@@ -178,7 +179,7 @@ def clock_of(client: AnyApi) -> Clock:
     return client._clock
 
 
-class OfTopic(Generic[C]):
+class OfTopic(forks.MadeHere, Generic[C]):
     """Works on one topic, through a client that it was given or through one of its own."""
 
     _clients: type[C]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 from weakref import WeakKeyDictionary
 
 from oncelog.errors import Forked
@@ -21,6 +21,17 @@ logger = logging.getLogger("oncelog.forks")
 class _Forkable(Protocol):
     def _after_fork(self) -> None:
         """Called in the child, before anything else is done with the object there."""
+
+
+class MadeHere:
+    """Has connections, threads or locks, and so belongs to the process that made it."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        """Raises TypeError: by pickle, which would take it to another process, and by copy, whose two would be one."""
+        kind = type(self).__name__
+        raise TypeError(f"{kind} can be neither pickled nor copied: it is its process's; make another one where it is needed")
 
 
 class _Process:

@@ -117,7 +117,10 @@ class Loop:
     def check(self) -> None:
         """Raises Forked: it was made before a fork. RuntimeError: it is used on another event loop, or on none."""
         forks.check_made_here(self._home, self._what)
-        running = asyncio.get_running_loop()
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError(f"{self._what} needs asyncio, and no event loop of asyncio runs here") from None
         if self._loop is None:
             self._loop = running
         elif self._loop is not running:

@@ -171,7 +171,7 @@ class Outcomes:
             begin = upto
 
 
-class Outcome(Future[Receipt]):
+class Outcome(forks.MadeHere, Future[Receipt]):
     """The future of one message: its receipt, or the OncelogError that it met. It knows where to look, and nothing else."""
 
     _is_told = False
@@ -239,12 +239,14 @@ class Outcome(Future[Receipt]):
             self._is_told = True
 
     def call(self) -> None:
-        """Run the callbacks, each once."""
+        """Run the callbacks, each once. What one raises is logged: this thread may be that of whoever sends something else."""
         callbacks: list[Callable[[Future[Receipt]], object]] = vars(self).pop("_done_callbacks", [])
         for callback in callbacks:
             try:
                 callback(self)
-            except Exception as error:  # as Future does: the sender's thread must go on
+            except BaseException as error:
+                if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
+                    raise  # Ctrl-C, at the interpreter's exit: else the main thread sends nothing
                 log(LOGGER, ERROR, "exception calling callback for %r", self, error=error)
 
 

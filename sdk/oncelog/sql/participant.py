@@ -58,7 +58,7 @@ _MARKERS = 1_000
 logger = logging.getLogger("oncelog.sql")
 
 
-class SqlParticipant:
+class SqlParticipant(forks.MadeHere):
     """A database whose commit decides the transaction. The messages of the transaction appear if and only if it commits.
 
         database = SqlParticipant(engine, resource="shop")

@@ -21,6 +21,7 @@ from oncelog.errors import (
     TransactionNotFound,
     TransactionNotInProgress,
 )
+from oncelog.process import forks
 from oncelog.process.procedures import Procedure, drive, driven, got
 from oncelog.process.tracing import Place, switch
 from oncelog.producing.core import DELIVERY_SECONDS
@@ -39,7 +40,7 @@ from oncelog.wire.requests import MAX_CARRIED, TOPIC_WEIGHT, CommitRequest
 State = Literal["in_progress", "staged", "committed", "refused", "aborted", "in_doubt"]
 
 
-class _Messages:
+class _Messages(forks.MadeHere):
     """Gathers messages, for an atomic commit or a branch of one, and stages what exceeds the buffer."""
 
     def __init__(

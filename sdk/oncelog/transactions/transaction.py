@@ -30,7 +30,7 @@ from oncelog.wire.models import TransactionState
 from oncelog.wire.transaction import Transaction
 
 
-class _Transaction:
+class _Transaction(forks.MadeHere):
     """The procedures of a transaction, over the calls of either twin's client and participants of either kind."""
 
     def __init__(

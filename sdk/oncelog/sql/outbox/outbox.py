@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from oncelog.api.options import OutboxOptions, shows
 from oncelog.codecs import codec_for
+from oncelog.process import forks
 from oncelog.process.tracing import switch
 from oncelog.sql.table import NAME_LIMIT, TableOnDemand, Working, create_missing, now_ms
 from oncelog.values.outgoing import CARRIES, Outgoing, carrying, checked_extras, encode_value, size_of
@@ -35,7 +36,7 @@ class Waiting(NamedTuple):
     """Age of the oldest, by the clock of the process that added it; None where there is none."""
 
 
-class Outbox:
+class Outbox(forks.MadeHere):
     """Messages that are published if and only if the transaction they are added in commits::
 
         outbox = Outbox("orders")

@@ -64,7 +64,7 @@ class RelayStatus:
     """What it waits for or failed with."""
 
 
-class OutboxRelay:
+class OutboxRelay(forks.MadeHere):
     """The relay of one outbox, for a ``with`` statement: a thread publishes whatever is committed, until the block ends.
 
         with OutboxRelay(Outbox("orders"), engine):
