@@ -62,8 +62,8 @@ def codec_for(spec: object) -> Codec[Any] | None:
     any other object          its own ``encode`` and ``decode``; what they raise becomes the cause of a CodecError
     ========================  =====================================================================================
 
-    JSON, models and Avro read each value back before it is sent, and refuse one that is not equal then (NaN equals NaN here); the
-    classes that are named above take ``read_back=False``.
+    JSON, models and Avro refuse a value that would not be read back equal (NaN equals NaN here); the classes that are named above
+    take ``read_back=False``.
 
     An Avro schema that refers to itself, or an array of null, lets a few hostile bytes cost a reader its stack or its time:
     use such schemas only on topics whose producers you trust.

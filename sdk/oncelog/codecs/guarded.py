@@ -34,12 +34,9 @@ class Guarded(Generic[T]):
     def encode(self, value: T) -> bytes:
         """The bytes that are published. Raises CodecError."""
         try:
-            data = self._encode(value)
-            if self.read_back:
-                self._check(value, data)
+            return self._encode_checked(value) if self.read_back else self._encode(value)
         except Exception as error:
             raise CodecError(f"cannot encode this {type(value).__name__} as {self.name}: {short(str(error))}") from error
-        return data
 
     def decode(self, data: bytes) -> T:
         """The value that a payload stands for. Raises CodecError."""
@@ -48,13 +45,20 @@ class Guarded(Generic[T]):
         except Exception as error:
             raise CodecError(f"cannot decode these {len(data)} bytes as {self.name}: {short(str(error))}") from error
 
-    def _check(self, value: T, data: bytes) -> None:
+    def _encode_checked(self, value: T) -> bytes:
+        """Encode a value that is read back equal; raises for another one."""
+        data = self._encode(value)
         try:
             read = self._decode(data)
         except Exception as error:
             raise ValueError(f"it could not be read back: {error}") from error
-        if read != value and (found := difference(value, read, fills_in=self.fills_in)):
+        if not self._equal(value, read) and (found := difference(value, read, fills_in=self.fills_in)):
             raise ValueError(found)
+        return data
+
+    def _equal(self, value: T, read: T) -> bool:
+        """Tell soon whether they are equal; where they are not, :func:`difference` has the last word."""
+        return bool(read == value)
 
     def _encode(self, value: Any) -> bytes:
         raise NotImplementedError

@@ -38,3 +38,11 @@ class PydanticCodec(Guarded[M]):
 
     def _decode(self, data: bytes) -> M:
         return self.model.model_validate_json(data)
+
+    def _equal(self, value: M, read: M) -> bool:
+        # What a model's own == looks at in a quarter of its time; private attributes are no part of a message.
+        return (
+            type(value) is type(read)
+            and value.__dict__ == read.__dict__
+            and (value.__pydantic_extra__ or None) == (read.__pydantic_extra__ or None)
+        )
