@@ -29,6 +29,7 @@ from oncelog.errors import (
     OncelogError,
     ProducerClosed,
     ProducerStopped,
+    RequestTooLarge,
     SequenceIdNotRising,
     SequenceReused,
     TopicNotFound,
@@ -99,6 +100,20 @@ def on_a_thread(call: Callable[[], object]) -> BaseException | None:
     thread.start()
     thread.join(PATIENCE)
     return raised[0] if raised else None
+
+
+def test_a_message_that_is_too_large_alone_is_not_told_to_come_with_fewer(client: Client, topic: str) -> None:
+    large, limit = b"x" * 9_000_000, 8 << 20
+    with Producer(topic, client=client) as producer:
+        for send in (
+            lambda: producer.send(large),
+            lambda: producer.send_batch([large, b"small"]),
+            lambda: client.stage(client.begin_atomic().id, topic, 0, PublishRequest([large])),
+        ):
+            with pytest.raises(RequestTooLarge, match=rf"one message alone .* 900\d\d\d\d bytes, .* takes {limit}"):
+                send()
+        with pytest.raises(RequestTooLarge, match="send fewer messages at once"):
+            client.publish(topic, PublishRequest([large, b"small"]))
 
 
 # --- futures

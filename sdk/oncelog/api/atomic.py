@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from uuid import uuid4
 
 from oncelog.api.calls import as_request, parse, quoted, topic_path
-from oncelog.api.transactions import TransactionCalls
-from oncelog.errors import TransactionNotInProgress
+from oncelog.api.transactions import TransactionCalls, advise
+from oncelog.errors import RequestTooLarge, TransactionNotInProgress
 from oncelog.http.silence import Again
 from oncelog.process.procedures import Procedure
 from oncelog.values.numbers import check_long, check_timeout, milliseconds
@@ -56,7 +56,12 @@ class AtomicCalls(TransactionCalls):
         """
         check_long("chunk", chunk)
         path = f"{topic_path(namespace, topic)}/stage/{quoted(id)}/{chunk}"
-        await self._call("PUT", path, encode_publish_request(request), ONCELOG_AVRO, idempotent=True)
+        body = encode_publish_request(request)
+        try:
+            await self._call("PUT", path, body, ONCELOG_AVRO, idempotent=True)
+        except RequestTooLarge as error:
+            advise(error, body, len(request.payloads))
+            raise
 
     async def commit_atomic(self, id: str, request: CommitRequest, *, retry: float | None = None) -> AtomicOutcome:  # noqa: A002
         """Make it appear on all topics or on none: what was staged, the request's parts, its branches. Idempotent.

@@ -8,7 +8,7 @@ from typing import Literal
 
 from oncelog.api.calls import Calls, as_request, decoded, parse, receipts_bytes, topic_path
 from oncelog.api.plausible import check_receipts
-from oncelog.errors import InvalidResponse
+from oncelog.errors import InvalidResponse, RequestTooLarge
 from oncelog.http.silence import Again
 from oncelog.values.numbers import check_long, milliseconds
 from oncelog.wire.codec import decode_published, encode_publish_request, encode_publish_response
@@ -184,11 +184,25 @@ class TransactionCalls(Calls):
         # Under their numbers they are there once, however often they come: those without any are sent to nobody else.
         numbered = request.sequence_ids is not None and (request.producer is not None or request.write_pointer is not None)
         waits = Again() if numbered else None
-        answer = await self._transport.ask("POST", path, body, ONCELOG_AVRO, timeout=waits, most=receipts_bytes(messages))
+        try:
+            answer = await self._transport.ask("POST", path, body, ONCELOG_AVRO, timeout=waits, most=receipts_bytes(messages))
+        except RequestTooLarge as error:
+            advise(error, body, messages)
+            raise
         response = decoded(decode_published, answer)
         if messages:  # else a group is published, and nobody counts it here
             check_receipts(response.receipts, messages)
         return response
+
+
+def advise(error: RequestTooLarge, body: bytes, messages: int) -> None:
+    """Have the error of a request of one message not say that fewer should be sent at once."""
+    if messages == 1 and error.limit is not None and len(body) > error.limit:
+        error.detail = (
+            f"one message alone makes a request of {len(body)} bytes, and the service takes {error.limit}: "
+            "cut it up, or have the service take more (max_request_bytes)"
+        )
+        error.args = (error.detail,)
 
 
 _ROOT = "/v1/transactions"
