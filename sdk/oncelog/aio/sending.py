@@ -195,6 +195,8 @@ class AsyncSender(Shell):
     def __del__(self) -> None:
         if hasattr(self, "_used_at") and (lost := self._lost("its event loop was closed")) is not None:
             exits.say(lost)
+        else:
+            super().__del__()
 
     # --- the task
 

@@ -109,7 +109,7 @@ class Calls:
                 wait = tries.wait_after(error, self._clock.monotonic(), random.random())
                 if wait is None:
                     raise
-                log(_log, logging.INFO, "a call failed and is tried again in %.2f s: %s: %s", wait, error.code, error)
+                log(_log, logging.INFO, "a call failed and is tried again in %.2f s: %s: %s", wait, error.code, str(error))
             await self._transport.pause(wait)
 
     def _tries(self, idempotent: bool, seconds: float | None = None, *, held: bool = False) -> Tries:

@@ -120,6 +120,12 @@ def say(lost: str) -> None:
         warnings.warn(lost, ResourceWarning, stacklevel=2)
 
 
+def unclosed(what: object, home: int) -> None:
+    """Warn of something that is dropped in the process where it was made without being closed, unless that process ends."""
+    if forks.here() == home and home not in over:
+        warnings.warn(f"{what} was not closed", ResourceWarning, stacklevel=3, source=what)
+
+
 @contextmanager
 def leaving(kind: type[BaseException] | None, seconds: float = EXIT_SECONDS) -> Iterator[float | None]:
     """What closes at the end of a ``with`` block that this exception ended, if one did: within ``seconds``, given here, where it

@@ -10,6 +10,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
+from queue import Empty, SimpleQueue
+from weakref import finalize, ref
 
 from oncelog.errors import OncelogError, ProducerClosed
 from oncelog.process import exits, forks
@@ -40,15 +43,14 @@ class Sender(Shell):
         exits.register(self)
 
     def _enter(self, opened: Opened) -> None:
-        self.core = Core(self._policy, opened, self._address.initial, self._new_batch)
+        self.core = Core(self._policy, opened, self._address.initial, _new_batch)
         self._abandoned = threading.Event()
         self._thread: threading.Thread | None = None
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        """Wakes that thread; rung without a lock, as by the collector."""
         self._sends: int | None = None
         """The thread that sends."""
         self._begin()  # at the end: a signal handler that finds this object elsewhere yet begins by itself
-
-    def _new_batch(self) -> Batch:
-        return Batch(Outcomes())
 
     # --- messages
 
@@ -167,6 +169,7 @@ class Sender(Shell):
         self.check_may_wait()
         with self._lock:
             self.core.close()
+            self._bell.put(None)
             self._changed.notify_all()
         try:
             self.flush(timeout)
@@ -230,7 +233,7 @@ class Sender(Shell):
         for batch in (*old.queue, old.open):
             batch.shared.disown(error)
         opened = Opened(old.name, old.epoch, old.last_sequence_id, old.last_message_id)
-        self.core = Core(self._policy, opened, None, self._new_batch)
+        self.core = Core(self._policy, opened, None, _new_batch)
         self.core.is_closed = old.is_closed
         self._abandoned = threading.Event()
         self._thread = self._sends = None
@@ -248,34 +251,37 @@ class Sender(Shell):
         """Wake the sender's thread. False: no thread can be started any more, since the interpreter exits."""
         thread = self._thread
         if thread is None or thread.ident is None:  # not started yet: a signal handler has come between these lines
-            thread = self._thread = threading.Thread(target=self._run, name=f"oncelog-producer-{self.core.name}", daemon=True)
+            bell = self._bell = SimpleQueue()
+            name = f"oncelog-producer-{self.core.name}"
+            thread = self._thread = threading.Thread(target=_run, args=(ref(self), bell), name=name, daemon=True)
             try:
                 thread.start()
             except RuntimeError:
                 self._thread = None
                 return False
-        self._changed.notify_all()
+            finalize(self, bell.put, None).atexit = False
+        self._bell.put(None)
         return True
 
     def _wakes(self) -> bool:
         with self._lock:
             return self._wake()
 
-    def _run(self) -> None:
-        """The sender's thread: sends what is full or has lingered long enough."""
-        me = threading.current_thread()
+    def tend(self) -> float | None:
+        """Send what is full or has lingered long enough, in the sender's thread. Seconds until there is more to do, inf where
+        nothing lingers; None: there never will be."""
         while True:
             with self._lock:
-                while not self.core.queue:
-                    if self._thread is not me:
-                        return  # another one was started instead
-                    if self.core.is_closed and not self.core.open.rows:
+                core = self.core
+                if self._thread is not threading.current_thread():
+                    return None  # another one was started instead
+                left = core.tick(self._clock.monotonic())
+                if not core.queue:
+                    if not core.open.rows and (core.is_closed or core.stopped is not None):
                         self._thread = None
                         self._changed.notify_all()
-                        return
-                    left = self.core.tick(self._clock.monotonic())
-                    if not self.core.queue:
-                        self._changed.wait(left)
+                        return None
+                    return inf if left is None else left
             # What escapes from here has stopped the producer; the thread stays, so that what is queued fails at once.
             with suppress(BaseException):
                 self._drain()
@@ -314,3 +320,16 @@ class Sender(Shell):
                 self._complete(result)
             raise
         return True
+
+
+def _new_batch() -> Batch:
+    return Batch(Outcomes())
+
+
+def _run(of: ref[Sender], bell: SimpleQueue[None]) -> None:
+    """The thread of a sender. It has hold of that only while something is to be sent: one that is dropped ends."""
+    while (sender := of()) is not None and (left := sender.tend()) is not None:
+        if left == inf:
+            sender = None
+        with suppress(Empty):
+            bell.get(timeout=None if left == inf else left)

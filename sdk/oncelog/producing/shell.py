@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from oncelog.api.api import AnyApi, clock_of
 from oncelog.errors import InitialSequenceIdTaken, OncelogError
-from oncelog.process import forks
+from oncelog.process import exits, forks
 from oncelog.process.logs import log
 from oncelog.process.procedures import got
 from oncelog.process.tracing import Place, switch
@@ -91,6 +91,10 @@ class Shell:
         """Tell whether it was opened before a fork, and not since."""
         return forks.here() != self._home
 
+    def __del__(self) -> None:
+        if hasattr(self, "_used_at") and not self.core.is_closed:
+            exits.unclosed(self, self._home)
+
     def __str__(self) -> str:
         return f"producer {self.core.name!r} of {self._address.namespace}/{self._address.topic}"
 
@@ -160,13 +164,13 @@ class Shell:
 
     def _say(self, error: OncelogError, wait: float | None) -> None:
         """Log that a request failed. Nothing waits for a handler: it may wait for what is sent here."""
-        who = str(self)
+        who, said = str(self), str(error)  # a handler may keep what it is given: not the producer, nor where it has failed
         if wait is not None:
-            log(_log, INFO, "%s: a request failed and is sent again in %.2f s: %s: %s", who, wait, error.code, error)
+            log(_log, INFO, "%s: a request failed and is sent again in %.2f s: %s: %s", who, wait, error.code, said)
         elif self.core.stopped is error:
-            log(_log, WARNING, "%s has stopped, nothing more is sent: %s: %s", who, error.code, error)
+            log(_log, WARNING, "%s has stopped, nothing more is sent: %s: %s", who, error.code, said)
         else:
-            log(_log, INFO, "%s: messages are refused: %s: %s", who, error.code, error)
+            log(_log, INFO, "%s: messages are refused: %s: %s", who, error.code, said)
 
     def _rename(self, opened: Opened) -> None:
         with self._lock:

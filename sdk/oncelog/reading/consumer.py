@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from math import inf
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Unpack, overload
+from weakref import finalize, ref
 
 from oncelog.api.api import Api
 from oncelog.api.options import ConsumerOptions, Raw, Text, Untyped
@@ -17,9 +20,8 @@ from oncelog.message_id import MessageId
 from oncelog.process import exits, forks
 from oncelog.process.exits import EXIT_SECONDS
 from oncelog.process.procedures import drive
-from oncelog.process.turns import Condition
 from oncelog.reading.stream import Stream
-from oncelog.reading.twins import ConsumerTwin, T
+from oncelog.reading.twins import FOR_EVER, ConsumerTwin, T
 from oncelog.values.message import Message
 from oncelog.values.numbers import check_timeout
 from oncelog.values.start import Start
@@ -85,10 +87,12 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
             raise
         self._sending = threading.RLock()
         """Held while an acknowledgement or a seek is under way: one after the other."""
-        self._guard = guard = threading.RLock()
-        self._changed = Condition(guard)
+        self._guard = threading.RLock()
         self._thread: threading.Thread | None = None
-        self._home = forks.here()
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        """Wakes that thread; rung without a lock, as by the collector."""
+        self._due: float | None = None
+        """When what waits has waited for company long enough."""
         forks.register(self)
         exits.register(self)
 
@@ -161,12 +165,14 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
                     break
             thread = self._thread
             if thread is None or thread.ident is None:  # not started yet: a signal handler has come between these lines
-                thread = self._thread = threading.Thread(
-                    target=self._run, name=f"oncelog-consumer-{self.subscription}", daemon=True
-                )
+                bell = self._bell = SimpleQueue()
+                name = f"oncelog-consumer-{self.subscription}"
+                thread = self._thread = threading.Thread(target=_run, args=(ref(self), bell), name=name, daemon=True)
                 with suppress(RuntimeError):  # none can be started any more: it is sent at the exit
                     thread.start()
-            self._changed.notify_all()
+                    finalize(self, bell.put, None).atexit = False
+            elif before is None:
+                self._bell.put(None)
         exits.late(self)
 
     def flush(self) -> None:
@@ -186,7 +192,7 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
         with self._guard:
             self._closed = self._interrupted = True
             self._errands.stop()
-            self._changed.notify_all()
+            self._bell.put(None)
         try:
             if forks.here() != self._home:
                 return  # what waits is the parent's
@@ -210,7 +216,7 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
     def _begin_exit(self) -> None:
         with self._guard:
             self._hurries = True
-            self._changed.notify_all()
+            self._bell.put(None)
 
     def _end_exit(self, passed: float) -> str | None:
         if self._pending is None or forks.here() != self._home:
@@ -243,22 +249,42 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
         finally:
             self._sending.release()
 
-    def _run(self) -> None:
-        """The thread that sends what waits."""
-        me = threading.current_thread()
-        while True:
-            with self._guard:
-                self._changed.wait_for(lambda: self._closed or self._thread is not me or self._pending is not None)
-                self._changed.wait_for(lambda: self._closed or self._hurries, self._ack_interval)
-                self._hurries = False
-                if self._closed or self._thread is not me:
-                    return
-            with self._sending:  # until the failure is noted: who waits for it, to flush or to close, must hear of that
-                try:
-                    self._send_pending()
-                except OncelogError as error:
-                    self._note_in_background(error)
+    def _tend(self) -> float | None:
+        """Send what has waited long enough, in the thread for that. Seconds until there is more to do, inf where nothing waits;
+        None: there never will be."""
+        with self._guard:
+            is_mine = self._thread is threading.current_thread()
+            if self._closed or not is_mine or isinstance(self._failure, FOR_EVER):
+                self._thread = None if is_mine else self._thread
+                return None
+            if self._pending is None:
+                return inf
+            now = self._clock.monotonic()
+            if self._due is None:
+                self._due = now + self._ack_interval
+            if now < self._due and not self._hurries:
+                return self._due - now
+            self._due, self._hurries = None, False
+        with self._sending:  # until the failure is noted: who waits for it, to flush or to close, must hear of that
+            try:
+                self._send_pending()
+            except OncelogError as error:
+                self._note_in_background(error)
+        return 0.0
+
+    def _rest(self) -> None:
+        self._bell.put(None)
+        self._errands.rest()
 
     def _check_here(self) -> None:
         if forks.here() != self._home:
             raise forks.forked(f"the consumer of subscription {self.subscription!r}")
+
+
+def _run(of: ref[Consumer[Any]], bell: SimpleQueue[None]) -> None:
+    """The thread that sends what waits. It has hold of the consumer only while something does: one that is dropped ends."""
+    while (consumer := of()) is not None and (left := consumer._tend()) is not None:
+        if left == inf:
+            consumer = None
+        with suppress(Empty):
+            bell.get(timeout=None if left == inf else left)

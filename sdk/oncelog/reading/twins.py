@@ -31,6 +31,7 @@ from oncelog.errors import (
 )
 from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
+from oncelog.process import exits, forks
 from oncelog.process.errands import Stopped
 from oncelog.process.procedures import Procedure, called, got
 from oncelog.process.tracing import Place, switch
@@ -383,6 +384,7 @@ class ConsumerTwin(StreamTwin[T, C]):
         self._ack_interval = ack_interval
         self._subscription = subscription
         self._start: tuple[Start, bool] = start, inclusive
+        self._home = forks.here()
         self._pending: Upto | None = None
         self._failure: OncelogError | None = None
         self._untold = False  # whether the failure was met in the background, and was not raised yet
@@ -391,6 +393,13 @@ class ConsumerTwin(StreamTwin[T, C]):
     def _made(self) -> None:
         """Open the subscription, or prepare for it."""
         raise NotImplementedError
+
+    def __str__(self) -> str:
+        return f"consumer of subscription {self._subscription!r} of {self._namespace}/{self._topic}"
+
+    def __del__(self) -> None:
+        if hasattr(self, "_opened") and not self._closed:
+            exits.unclosed(self, self._home)
 
     async def _open_subscription(self) -> None:
         start, inclusive = self._start
@@ -526,15 +535,18 @@ class ConsumerTwin(StreamTwin[T, C]):
         """This consumer has ended, if it has."""
         if isinstance(error, FOR_EVER):
             self._failure, self._interrupted = error, True
-            place = f"{self._namespace}/{self._topic}"
-            self._log.warning(
-                "a consumer of subscription %r of %s has ended: %s: %s", self._subscription, place, error.code, error
-            )
+            self._rest()
+            self._log.warning("a %s has ended: %s: %s", str(self), error.code, str(error))
 
     def _raise_failure(self) -> None:
         failure = self._failure
         if failure is not None:
             self._untold = False
-            if not isinstance(failure, FOR_EVER):
+            if isinstance(failure, FOR_EVER):
+                self._rest()
+            else:
                 self._failure = None
             raise failure
+
+    def _rest(self) -> None:
+        """It has ended: let go of what it would wait with."""
