@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from types import MethodType
+from typing import cast
 
 import pytest
 import requests
@@ -12,11 +15,12 @@ import requests
 from oncelog.wire.codec import encode_publish_request
 from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.requests import PublishRequest
+from oncelog_service.rest.protocol import Shared
 from oncelog_service.service import Service
 from oncelog_service.storage.memory import Disk
 from tests.access.carrying import Carrying
 from tests.patience import PATIENCE, until
-from tests.rest.talk import connected, head
+from tests.rest.talk import connected, head, read_answer
 from tests.world.disk import HeldStore
 from tests.world.service import RunningService, running_service
 
@@ -29,6 +33,7 @@ class House:
 
     def __init__(self, service: RunningService, store: HeldStore, pool: ThreadPoolExecutor) -> None:
         self.service, self.store, self.pool = service, store, pool
+        self._shared: Shared = cast(MethodType, service.service.shares.others).__self__
         self.admin = Carrying(service.url, "admin")
         self.admin.good("PUT", TOPIC, json={})
         made = self.admin.make("loud", "read:default/t", "write:default/t")
@@ -36,10 +41,7 @@ class House:
         self.loud = self.admin.carrying(self.secret)
         self.quiet = self.admin.holding("quiet", "write:default/t", "read:default/t")
         self.publish(self.quiet)  # its topic is open
-        service.on_loop(self._has_used)
-
-    async def _has_used(self, service: Service) -> None:
-        service.shares.charge("loud", 1e200)
+        service.on_loop(partial(_charge, "loud"))
 
     def publish(self, who: Carrying) -> requests.Response:
         return who.request("POST", TOPIC + "/publish", data=SMALL, headers={"content-type": ONCELOG_AVRO})
@@ -58,9 +60,17 @@ class House:
 
         return self.service.on_loop(waiting)
 
-    def has_others(self, has: bool) -> None:
+    def arriving(self) -> int:
+        """Bodies that are not there as a whole."""
+
+        async def found(service: Service) -> int:
+            return len(self._shared.bodies._arriving)
+
+        return self.service.on_loop(found)
+
+    def has_others(self, has: bool, who: str = "loud") -> None:
         async def say(service: Service) -> None:
-            service.shares.others = lambda who: has and who == "loud"
+            service.shares.others = lambda asks: has and asks == who
 
         self.service.on_loop(say)
 
@@ -101,6 +111,36 @@ def test_it_waits_for_none_of_its_own_and_for_none_that_waits_for_a_message(hous
     assert held.result(PATIENCE).status_code == poll.result(PATIENCE).status_code == 200
 
 
+def test_a_request_whose_body_comes_in_pieces_waits_as_others_do(house: House) -> None:
+    """It is judged anew when it is there, and counts as before."""
+    house.has_others(True)
+    body = b'{"startOffset": 0}'
+    declared = "content-type: application/json", f"content-length: {len(body)}", f"authorization: Bearer {house.secret}"
+    with connected(house.service.url) as connection:
+        connection.sendall(head("POST", TOPIC + "/poll", *declared) + body[:5])
+        until(lambda: house.arriving() == 1, "a part is there")
+        connection.sendall(body[5:])
+        until(lambda: house.waits() == 1, "it waits")
+        house.has_others(False)
+        assert read_answer(connection.makefile("rb"))[0] == 200
+
+
+def test_a_small_publish_whose_body_does_not_come_holds_nobody_up(house: House) -> None:
+    declared = f"content-type: {ONCELOG_AVRO}", f"content-length: {len(SMALL)}", "authorization: Bearer admin"
+    with connected(house.service.url) as connection:
+        connection.sendall(head("POST", TOPIC + "/publish", *declared) + SMALL[:1])
+        until(lambda: house.arriving() == 1, "a part is there")
+        assert house.loud.request("GET", "/v1/namespaces").status_code == 200
+        house.store.may.clear()
+        house.store.asked.clear()
+        connection.sendall(SMALL[1:])
+        until(house.store.asked.is_set, "it is being written")
+        loud = house.pool.submit(house.loud.request, "GET", "/v1/namespaces")
+        until(lambda: house.waits() == 1, "now it waits for it")
+        house.store.may.set()
+        assert read_answer(connection.makefile("rb"))[0] == loud.result(PATIENCE).status_code == 200
+
+
 @pytest.mark.parametrize("large", [{"messages": ["x" * 100_000]}, {"messages": ["x"] * 5_000}], ids=["decoded", "encoded"])
 def test_large_bodies_are_decoded_and_pages_encoded_one_at_a_time_and_small_ones_meanwhile(
     house: House, large: dict[str, object]
@@ -132,6 +172,19 @@ def test_what_has_waited_so_is_not_obeyed_when_its_token_is_revoked_meanwhile(ho
     assert house.messages == 1
 
 
+def test_nor_is_what_brings_no_body(house: House) -> None:
+    made = house.admin.make("chief", "manage:default/t")
+    chief = house.admin.carrying(made["secret"])
+    house.service.on_loop(partial(_charge, "chief"))
+    house.has_others(True, "chief")
+    deletes = house.pool.submit(chief.request, "DELETE", TOPIC)
+    until(lambda: house.waits() == 1, "it waits")
+    assert house.admin.revoke(made["id"]).status_code == 200
+    house.has_others(False)
+    assert deletes.result(PATIENCE).status_code == 401
+    assert house.messages == 1
+
+
 def test_what_has_waited_so_is_not_obeyed_when_its_client_has_gone(house: House) -> None:
     house.has_others(True)
     body = json.dumps({"messages": ["large"]}).encode()
@@ -142,6 +195,10 @@ def test_what_has_waited_so_is_not_obeyed_when_its_client_has_gone(house: House)
     until(lambda: house.waits() == 0, "it has gone")
     house.has_others(False)
     assert house.messages == 1
+
+
+async def _charge(who: str, service: Service) -> None:
+    service.shares.charge(who, 1e200)
 
 
 async def _waiting_for_a_message(service: Service) -> bool:

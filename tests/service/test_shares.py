@@ -129,6 +129,24 @@ async def test_who_needs_a_moment_only_waits_for_the_piece_that_is_under_way_and
     assert order == ["loud", "quiet", *["loud"] * 4]
 
 
+async def test_of_ones_own_the_first_goes_first_also_where_another_comes_before_anybody_has_looked() -> None:
+    small, order = Small(), list[int]()
+    shares = made(small)
+    shares.charge("a", 10.0)
+    small.of = {"other"}
+
+    async def large(number: int) -> None:
+        await shares.turn("a")
+        order.append(number)
+
+    first = asyncio.ensure_future(large(1))
+    await asyncio.sleep(0.0005)
+    small.of = set()
+    await large(2)
+    await first
+    assert order == [1, 2]
+
+
 async def test_what_is_done_on_a_thread_is_alone_until_it_is_done_also_where_nobody_waits_any_more() -> None:
     thread = Thread()
     shares = made(thread=thread)

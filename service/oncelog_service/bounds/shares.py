@@ -111,12 +111,12 @@ class Shares:
             del work, args, kwargs  # what it has raised holds this frame: until a collection
 
     async def _enter(self, who: Hashable) -> None:
-        if not self._entered and self._may(who):
+        if not (self._entered or self._waiting) and self._may(who):
             self._entered = True
             return
         queue = self._waiting.setdefault(who, deque())
         queue.append(future := asyncio.get_running_loop().create_future())
-        self._look_soon()
+        self._next()
         try:
             await future
         except BaseException:

@@ -215,6 +215,7 @@ class Application:
     async def _work(self, route: Route, call: Call, head: Head) -> Answer:
         """Has the request done, its body read before where the handler takes a model, and its answer packed if that is wanted."""
         await self._may_begin(call.standing)
+        call.still()
         if route.model is None:
             found = await route.handler(call)
         else:

@@ -218,7 +218,7 @@ class Exchange:
     who: Hashable = None
     """As one of whose requests it is counted, while it is."""
     is_long: bool = False
-    """It is not done in a step."""
+    """It is not done in a step, or its client is waited for."""
 
     @property
     def asking(self) -> Asking:

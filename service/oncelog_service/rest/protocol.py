@@ -141,7 +141,7 @@ class Shared:
         self._under_way = 0
         """All of them: whose turn it is, and which were not refused."""
         self._long_of_one: defaultdict[Hashable, int] = defaultdict(int)
-        """Those of them that are not done in a step: what these wait for may be the next message."""
+        """Those of them that are not done in a step, or not there yet: these may wait for the next message, or a client."""
         self._long = 0
         if shares is not None:
             shares.others = self._has_others
@@ -200,28 +200,33 @@ class Shared:
         return self._under_way - self._long > own
 
     def goes_long(self, exchange: Exchange) -> None:
-        """It is not done in a step, or its client does not read what it has come to."""
+        """It is not done in a step, or its client is waited for: to send it, or to read what it has come to."""
         if exchange.who is not None and not exchange.is_long:
             exchange.is_long = True
             self._long_of_one[exchange.who] += 1
             self._long += 1
 
+    def is_there(self, exchange: Exchange) -> None:
+        """Its client is waited for no more, and it may be done in a step."""
+        if exchange.who is not None and exchange.is_long:
+            exchange.is_long = False
+            self._long -= 1
+            if (left := self._long_of_one[exchange.who] - 1) > 0:
+                self._long_of_one[exchange.who] = left
+            else:
+                del self._long_of_one[exchange.who]
+
     def forget(self, exchange: Exchange, *, waits: bool = False) -> None:
         """It is answered, or nobody waits for that. Twice is as once. ``waits``: it has its turn later, and keeps its body."""
         self.exchanges.pop(exchange, None)
         if (who := exchange.who) is not None:
+            self.is_there(exchange)
             exchange.who = None
             self._under_way -= 1
             if (left := self._of_one[who] - 1) > 0:
                 self._of_one[who] = left
             else:
                 del self._of_one[who]
-            if exchange.is_long:
-                self._long -= 1
-                if (left := self._long_of_one[who] - 1) > 0:
-                    self._long_of_one[who] = left
-                else:
-                    del self._long_of_one[who]
         if not waits:
             self.bodies.give_back(exchange)
 
@@ -548,6 +553,7 @@ class HttpConnection(asyncio.Protocol):
         if self._ends_soon or self._shared.draining:
             self.ends_soon()
         if exchange is self._current:
+            self._shared.is_there(exchange)
             self._begin(exchange)
         elif exchange is self._next:
             self._go_ahead()
@@ -572,6 +578,8 @@ class HttpConnection(asyncio.Protocol):
             self._transport.write(CONTINUE)
         if exchange.refused is not None or exchange.complete:
             self._begin(exchange)
+        else:
+            self._shared.goes_long(exchange)
 
     def _begin(self, exchange: Exchange, behind: Step | None = None) -> bool:
         """Has it answered: in one step, where nothing has to be waited for, else by a task. ``behind``: this step is under way;
@@ -593,8 +601,6 @@ class HttpConnection(asyncio.Protocol):
             exchange.handed_over = None
         if behind is None:
             self._shared.goes_long(exchange)
-            if admitted is not None and admitted.standing is not None:
-                admitted.standing.who = exchange.who
             exchange.answering = self._loop.create_task(self._answer(exchange))
         return False
 
@@ -762,6 +768,8 @@ class HttpConnection(asyncio.Protocol):
         error = exchange.refused
         if error is None:
             assert exchange.admitted is not None
+            if exchange.admitted.standing is not None:
+                exchange.admitted.standing.who = exchange.who
             try:
                 return await exchange.admitted.answer(exchange.body)
             except OncelogError as refused:
