@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial, update_wrapper
-from typing import Concatenate, Generic, ParamSpec, Self, TypeVar
+from itertools import islice
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from oncelog.api import calls
 from oncelog.api.calls import RETRY_SECONDS
 from oncelog.api.topics import AsyncApi
 from oncelog.errors import OncelogError, TransactionNotFound, TransactionNotInProgress
+from oncelog.http.credentials import shown
 from oncelog.http.sockets import Network
 from oncelog.http.transport import READ_SECONDS, Transport
 from oncelog.http.trust import Certificate, Verify
 from oncelog.process import forks
 from oncelog.process.clock import REAL, Clock
 from oncelog.process.procedures import Procedure, begun, called, drive, drive_all, got
+from oncelog.wire.media import DEFAULT_NAMESPACE
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_SHOWN = 1_001
+"""Entries that a notebook is given: IPython shows a thousand of them, and that there are more."""
 
 
 class _Driven(AsyncApi):
@@ -45,6 +51,29 @@ def _each(call: Callable[Concatenate[AsyncApi, P], AsyncIterator[T]]) -> Callabl
 
     update_wrapper(method, call)
     return method
+
+
+def _listed(call: Callable[Concatenate[AsyncApi, P], AsyncIterator[T]]) -> Callable[Concatenate[Api, P], Iterator[T]]:
+    """Make the method that waits for each entry of a listing."""
+
+    def method(self: Api, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return _Listing(lambda: drive_all(begun(call, self, self._calls, *args, **kwargs)))
+
+    update_wrapper(method, call)
+    return method
+
+
+class _Listing(Iterator[T]):
+    """The entries of a listing, fetched page by page. A notebook shows the list that they are."""
+
+    def __init__(self, anew: Callable[[], Iterator[T]]) -> None:
+        self._anew, self._entries = anew, anew()
+
+    def __next__(self) -> T:
+        return next(self._entries)
+
+    def _repr_pretty_(self, printer: Any, _: bool) -> None:
+        printer.pretty([*islice(self._anew(), _SHOWN)])
 
 
 class Api(forks.MadeHere):
@@ -74,6 +103,9 @@ class Api(forks.MadeHere):
         """URL of the service."""
         return self._calls.url
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({shown(self.url)!r})"
+
     create_topic = _waits(AsyncApi.create_topic)
     update_topic = _waits(AsyncApi.update_topic)
     topic = _waits(AsyncApi.topic)
@@ -82,7 +114,7 @@ class Api(forks.MadeHere):
     trim_topic = _waits(AsyncApi.trim_topic)
     erase_message = _waits(AsyncApi.erase_message)
     stats = _waits(AsyncApi.stats)
-    all_stats = _each(AsyncApi.all_stats)
+    all_stats = _listed(AsyncApi.all_stats)
     verify = _each(AsyncApi.verify)
     backup = _each(AsyncApi.backup)
     cluster = _waits(AsyncApi.cluster)
@@ -90,7 +122,7 @@ class Api(forks.MadeHere):
     policies = _waits(AsyncApi.policies)
     set_policies = _waits(AsyncApi.set_policies)
     open_producer = _waits(AsyncApi.open_producer)
-    producers = _each(AsyncApi.producers)
+    producers = _listed(AsyncApi.producers)
     producer = _waits(AsyncApi.producer)
     forget_producer = _waits(AsyncApi.forget_producer)
     end_producer = _waits(AsyncApi.end_producer)
@@ -103,8 +135,8 @@ class Api(forks.MadeHere):
     close = _waits(AsyncApi.close)
 
     open_subscription = _waits(AsyncApi.open_subscription)
-    subscriptions = _each(AsyncApi.subscriptions)
-    all_subscriptions = _each(AsyncApi.all_subscriptions)
+    subscriptions = _listed(AsyncApi.subscriptions)
+    all_subscriptions = _listed(AsyncApi.all_subscriptions)
     subscription = _waits(AsyncApi.subscription)
     receive = _waits(AsyncApi.receive)
     acknowledge = _waits(AsyncApi.acknowledge)
@@ -127,7 +159,7 @@ class Api(forks.MadeHere):
     abort_atomic = _waits(AsyncApi.abort_atomic)
     free_atomic = _waits(AsyncApi.free_atomic)
     atomic_outcome = _waits(AsyncApi.atomic_outcome)
-    atomic_transactions = _each(AsyncApi.atomic_transactions)
+    atomic_transactions = _listed(AsyncApi.atomic_transactions)
     group_producer = _waits(AsyncApi.group_producer)
     forget_group_producer = _waits(AsyncApi.forget_group_producer)
 
@@ -138,7 +170,7 @@ class Api(forks.MadeHere):
     invalidate_transaction = _waits(AsyncApi.invalidate_transaction)
     checkpoint_transaction = _waits(AsyncApi.checkpoint_transaction)
     transaction_status = _waits(AsyncApi.transaction_status)
-    transactions = _each(AsyncApi.transactions)
+    transactions = _listed(AsyncApi.transactions)
     transaction_states = _waits(AsyncApi.transaction_states)
     held = _waits(AsyncApi.held)
     held_on = _waits(AsyncApi.held_on)
@@ -194,6 +226,12 @@ class OfTopic(forks.MadeHere, Generic[C]):
         self._owns_client = client is None
         self._client: C = self._clients(url, verify=verify, cert=cert, proxy=proxy) if client is None else client
         self._clock = clock_of(self._client)
+
+    def _shown(self, *names: str | None, **state: object) -> str:
+        """It as text: how it was made, and its state."""
+        space = {} if self._namespace == DEFAULT_NAMESPACE else {"namespace": self._namespace}
+        parts = [*map(repr, (self._topic, *names)), *(f"{name}={each!r}" for name, each in {**space, **state}.items())]
+        return f"{type(self).__name__}({', '.join(parts)})"
 
     async def _let_go(self) -> None:
         if self._owns_client:

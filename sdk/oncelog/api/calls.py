@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from oncelog.api.plausible import check_names_rise
 from oncelog.api.retry import Held, Holds, Tries
 from oncelog.errors import DiskFull, InvalidRequest, InvalidResponse, OncelogError
+from oncelog.http.credentials import shown
 from oncelog.http.silence import Again
 from oncelog.http.transport import MAX_JSON_BYTES, READ_SECONDS, AsyncTransport, Requests
 from oncelog.http.trust import Certificate, Trust, Verify
@@ -90,6 +91,9 @@ class Calls:
     def url(self) -> str:
         """URL of the service."""
         return self._transport.url
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({shown(self.url)!r})"
 
     async def _trying(
         self, call: Callable[[], T | Awaitable[T]], idempotent: bool, seconds: float | None = None, tries: Tries | None = None

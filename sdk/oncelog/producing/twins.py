@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from oncelog.api.api import C, OfTopic
@@ -98,6 +99,11 @@ class ProducerTwin(OfTopic[C], Generic[R, C]):
     def _made(self) -> None:
         """Open it, or prepare for it."""
         raise NotImplementedError
+
+    def __repr__(self) -> str:
+        with suppress(RuntimeError):
+            return self._shown(name=self.name, epoch=self.epoch, last_sequence_id=self.last_sequence_id)
+        return self._shown(name=self._address.name)  # it is not open
 
     @property
     def topic(self) -> str:

@@ -86,6 +86,10 @@ class StreamTwin(OfTopic[C], Generic[T, C]):
         super()._connect(topic, namespace, *to)
         self._at.source = self._at.source._replace(namespace=namespace, topic=topic)
 
+    def __repr__(self) -> str:
+        names = () if self._subscription is None else (self._subscription,)
+        return self._shown(*names, position=self.position)
+
     def _prepare(self) -> None:
         """Make what the twin waits with."""
         raise NotImplementedError

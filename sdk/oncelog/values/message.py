@@ -145,8 +145,21 @@ class Message(Generic[T_co]):
         return hash(self._record["id"])
 
     def __repr__(self) -> str:
-        payload = self.payload if len(self.payload) <= 40 else self.payload[:37] + b"..."
-        return f"Message(offset={self.offset}, message_id={str(self.message_id)!r}, payload={payload!r})"
+        key = "" if self.key is None else f"key={_short(_as_given(self.key))!r}, "
+        return f"Message(offset={self.offset}, message_id={str(self.message_id)!r}, {key}payload={_short(self.payload)!r})"
+
+
+def _short(shown: Any) -> Any:
+    return shown if len(shown) <= 40 else shown[:37] + (b"..." if isinstance(shown, bytes) else "...")
+
+
+def _as_given(key: bytes) -> bytes | str:
+    """A key as text where it can be one."""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        return key
+    return text if text.isprintable() else key
 
 
 def is_of(message: Message[Any], namespace: str | None, topic: str | None, generation: int | None) -> bool:

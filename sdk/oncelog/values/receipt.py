@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from operator import eq
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 from oncelog.message_id import MessageId
 from oncelog.wire.requests import ReceiptRun
@@ -116,3 +116,7 @@ class Receipts(Sequence[Receipt]):
 
     def __repr__(self) -> str:
         return repr([*self])
+
+    def _repr_pretty_(self, printer: Any, _: bool) -> None:
+        """Show it in a notebook as the list that it is: an entry a line, and not each of thousands."""
+        printer.pretty([*self])
