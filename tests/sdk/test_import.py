@@ -115,7 +115,8 @@ from typing import Any, assert_type
 from pydantic import BaseModel
 from pyspark.sql import SparkSession
 
-from oncelog import Client, Consumer, Message, Producer, Reader
+from oncelog import AsyncReader, Client, Consumer, Message, Producer, Reader
+from oncelog.codecs import AvroCodec, JsonCodec, PydanticCodec
 from oncelog.spark import session
 
 
@@ -136,11 +137,20 @@ assert_type(Producer("t", name="p", gaps="refuse", codec="str"), Producer[str])
 assert_type(Producer("t", codec=Flight, linger=0.1), Producer[Flight])
 assert_type(Producer("t", codec=Times()), Producer[datetime])
 assert_type(Producer("t", codec="json"), Producer[Any])
+assert_type(Producer("t", codec=PydanticCodec(Flight, read_back=False)), Producer[Flight])
+assert_type(Producer("t", codec=JsonCodec()), Producer[Any])
+assert_type(Reader("t", codec=AvroCodec({"type": "long"})), Reader[Any])
+assert_type(AsyncReader("t", codec={"type": "long"}), AsyncReader[Any])
+assert_type(Reader("t", codec="bytes"), Reader[bytes])
 assert_type(next(iter(Reader("t", codec=Flight, timeout=0))).value, Flight)
 assert_type(Reader("t", codec="str").read(), list[Message[str]])
 assert_type(Reader("t", generation=1, on_expired="skip"), Reader[bytes])
 Reader("t", on_expired="wait")  # type: ignore[call-overload]
 assert_type(Consumer("t", "s", codec=Times(), ack_interval=2).receive()[0].value, datetime)
+def given_bytes(producer: Producer) -> None:
+    producer.send("UA 1545")  # type: ignore[arg-type]
+
+
 with Producer("t", codec=Flight) as producer:
     producer.send(Flight(number="UA 1545"))
     producer.send("UA 1545")  # type: ignore[arg-type]

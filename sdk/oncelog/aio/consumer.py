@@ -7,20 +7,20 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from oncelog.aio.stream import AsyncStream
-from oncelog.api.options import AsyncConsumerOptions, Raw, Text, Untyped
+from oncelog.api.options import AsyncConsumerOptions
 from oncelog.api.topics import AsyncApi
-from oncelog.codecs import Typed
+from oncelog.codecs import Text, Typed, Untyped, V
 from oncelog.errors import OncelogError
 from oncelog.message_id import MessageId
 from oncelog.process import exits
-from oncelog.reading.twins import ConsumerTwin, T
+from oncelog.reading.twins import ConsumerTwin
 from oncelog.values.message import Message
 from oncelog.values.numbers import check_timeout
 from oncelog.values.start import Start
 from oncelog.wire.models import Subscription
 
 
-class AsyncConsumer(ConsumerTwin[T, AsyncApi], AsyncStream[T]):
+class AsyncConsumer(ConsumerTwin[AsyncApi, V], AsyncStream[V]):
     """The twin of :class:`oncelog.Consumer` for asyncio: the same subscription, promises and errors. An asynchronous context
     manager, which opens the subscription; one task at a time receives, any may acknowledge or seek.
 
@@ -38,22 +38,12 @@ class AsyncConsumer(ConsumerTwin[T, AsyncApi], AsyncStream[T]):
 
         @overload
         def __init__(
-            self: AsyncConsumer[bytes],
-            topic: str,
-            subscription: str,
-            *,
-            codec: Raw = None,
-            **options: Unpack[AsyncConsumerOptions],
+            self, topic: str, subscription: str, *, codec: Typed[V] = None, **options: Unpack[AsyncConsumerOptions]
         ) -> None: ...
 
         @overload
         def __init__(
             self: AsyncConsumer[str], topic: str, subscription: str, *, codec: Text, **options: Unpack[AsyncConsumerOptions]
-        ) -> None: ...
-
-        @overload
-        def __init__(
-            self: AsyncConsumer[T], topic: str, subscription: str, *, codec: Typed[T], **options: Unpack[AsyncConsumerOptions]
         ) -> None: ...
 
         @overload
@@ -83,7 +73,7 @@ class AsyncConsumer(ConsumerTwin[T, AsyncApi], AsyncStream[T]):
 
     # --- receiving
 
-    async def receive(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[T]]:
+    async def receive(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
         """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever).
 
         As :meth:`oncelog.Consumer.receive`.

@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from oncelog.aio.sending import AsyncSender
-from oncelog.api.options import AsyncProducerOptions, Raw, SendOptions, Text, Untyped, shows
+from oncelog.api.options import AsyncProducerOptions, SendOptions, shows
 from oncelog.api.topics import AsyncApi
-from oncelog.codecs import Typed
+from oncelog.codecs import Text, Typed, Untyped, V
 from oncelog.message_id import MessageId
 from oncelog.process import exits
 from oncelog.process.tracing import switch
 from oncelog.process.turns import Loop
-from oncelog.producing.twins import ProducerTwin, R
+from oncelog.producing.twins import ProducerTwin
 from oncelog.values.numbers import check_timeout
 from oncelog.values.outgoing import outgoing
 from oncelog.values.receipt import Receipt
 
 
-class AsyncProducer(ProducerTwin[R, AsyncApi]):
+class AsyncProducer(ProducerTwin[AsyncApi, V]):
     """The twin of :class:`oncelog.Producer` for asyncio: the same numbers, order, promises and errors. Any number of tasks may
     send through one. An asynchronous context manager, which opens it.
 
@@ -42,15 +42,10 @@ class AsyncProducer(ProducerTwin[R, AsyncApi]):
     if TYPE_CHECKING:  # how it is made stands in both's base; which values a codec takes, only type checkers ask
 
         @overload
-        def __init__(
-            self: AsyncProducer[bytes], topic: str, *, codec: Raw = None, **options: Unpack[AsyncProducerOptions]
-        ) -> None: ...
+        def __init__(self, topic: str, *, codec: Typed[V] = None, **options: Unpack[AsyncProducerOptions]) -> None: ...
 
         @overload
         def __init__(self: AsyncProducer[str], topic: str, *, codec: Text, **options: Unpack[AsyncProducerOptions]) -> None: ...
-
-        @overload
-        def __init__(self: AsyncProducer[R], topic: str, *, codec: Typed[R], **options: Unpack[AsyncProducerOptions]) -> None: ...
 
         @overload
         def __init__(
@@ -85,7 +80,7 @@ class AsyncProducer(ProducerTwin[R, AsyncApi]):
     # --- sending
 
     @shows(SendOptions)
-    async def send(self, value: R, **options: Unpack[SendOptions]) -> Receipt:
+    async def send(self, value: V, **options: Unpack[SendOptions]) -> Receipt:
         """Send one message, and everything before it, and return when it is on disk: as :meth:`oncelog.Producer.send`."""
         message, tracing = outgoing(value, self._codec, **options), switch.tracing
         if tracing is None:
@@ -95,7 +90,7 @@ class AsyncProducer(ProducerTwin[R, AsyncApi]):
             return await self._sender.receipt(await self._sender.put(message, True))
 
     @shows(SendOptions)
-    async def send_async(self, value: R, **options: Unpack[SendOptions]) -> asyncio.Future[Receipt]:
+    async def send_async(self, value: V, **options: Unpack[SendOptions]) -> asyncio.Future[Receipt]:
         """Queue one message, when there is room; the future has its receipt when it is on disk, or the OncelogError that it met.
 
         As :meth:`oncelog.Producer.send_async`. To cancel the future takes nothing back: the message is on its way.
@@ -114,7 +109,7 @@ class AsyncProducer(ProducerTwin[R, AsyncApi]):
 
     async def send_batch(
         self,
-        values: Sequence[R],
+        values: Sequence[V],
         *,
         sequence_ids: Sequence[int] | None = None,
         keys: Sequence[bytes | str | None] | None = None,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from oncelog.aio.stream import AsyncStream
-from oncelog.api.options import AsyncReaderOptions, Raw, Text, Untyped
+from oncelog.api.options import AsyncReaderOptions
 from oncelog.api.topics import AsyncApi
-from oncelog.codecs import Typed
-from oncelog.reading.twins import ReaderTwin, T
+from oncelog.codecs import Text, Typed, Untyped, V
+from oncelog.reading.twins import ReaderTwin
 from oncelog.values.message import Message
 from oncelog.values.start import Start, is_latest
 
 
-class AsyncReader(ReaderTwin[T, AsyncApi], AsyncStream[T]):
+class AsyncReader(ReaderTwin[AsyncApi, V], AsyncStream[V]):
     """The twin of :class:`oncelog.Reader` for asyncio: the same position, promises and errors. An asynchronous context manager,
     which opens it; one task at a time reads.
 
@@ -29,15 +29,10 @@ class AsyncReader(ReaderTwin[T, AsyncApi], AsyncStream[T]):
     if TYPE_CHECKING:  # how it is made stands in both's base; which values a codec brings, only type checkers ask
 
         @overload
-        def __init__(
-            self: AsyncReader[bytes], topic: str, *, codec: Raw = None, **options: Unpack[AsyncReaderOptions]
-        ) -> None: ...
+        def __init__(self, topic: str, *, codec: Typed[V] = None, **options: Unpack[AsyncReaderOptions]) -> None: ...
 
         @overload
         def __init__(self: AsyncReader[str], topic: str, *, codec: Text, **options: Unpack[AsyncReaderOptions]) -> None: ...
-
-        @overload
-        def __init__(self: AsyncReader[T], topic: str, *, codec: Typed[T], **options: Unpack[AsyncReaderOptions]) -> None: ...
 
         @overload
         def __init__(self: AsyncReader[Any], topic: str, *, codec: Untyped, **options: Unpack[AsyncReaderOptions]) -> None: ...
@@ -58,7 +53,7 @@ class AsyncReader(ReaderTwin[T, AsyncApi], AsyncStream[T]):
         self._check()
         await self._begin(start, inclusive, generation)
 
-    async def read(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[T]]:
+    async def read(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
         """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever).
 
         As :meth:`oncelog.Reader.read`.

@@ -7,15 +7,16 @@ from collections.abc import Callable
 from typing import Self
 
 from oncelog.api.topics import AsyncApi
+from oncelog.codecs import V
 from oncelog.process.errands import Stopped
 from oncelog.process.procedures import Procedure, got
 from oncelog.process.turns import Loop
-from oncelog.reading.twins import StreamTwin, T
+from oncelog.reading.twins import StreamTwin
 from oncelog.values.message import Message
 from oncelog.wire.requests import Polled
 
 
-class AsyncStream(StreamTwin[T, AsyncApi]):
+class AsyncStream(StreamTwin[AsyncApi, V]):
     """The shell around a position. One task at a time reads; what it awaits is the service alone, and nothing moves before that
     has answered: to be cancelled there loses and doubles nothing."""
 
@@ -51,7 +52,7 @@ class AsyncStream(StreamTwin[T, AsyncApi]):
         self._check()
         return self
 
-    async def __anext__(self) -> Message[T]:
+    async def __anext__(self) -> Message[V]:
         if self._closed:
             raise StopAsyncIteration
         at = self._at
@@ -71,7 +72,7 @@ class AsyncStream(StreamTwin[T, AsyncApi]):
             raise RuntimeError("it is not open; use it in an async with statement, or await its open()")
         self._loop.check()
 
-    async def _deliver(self, limit: int, timeout: float | None) -> list[Message[T]]:
+    async def _deliver(self, limit: int, timeout: float | None) -> list[Message[V]]:
         """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever)."""
         if not await self._hold(limit, timeout):
             return []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, TypeVar
 
 from oncelog.message_id import MessageId
@@ -23,12 +22,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _DEFAULTS = {"expected_key_offset": UNCHECKED, "namespace": DEFAULT_NAMESPACE}
 """Of the options whose default is not None."""
-
-Raw = Literal["bytes"] | None
-Text = Literal["str"]
-"""Codecs of bytes, and of text."""
-Untyped = Literal["json"] | dict[str, Any] | list[Any] | Path
-"""Codecs that say nothing about the type of their values: JSON, and schemas of Avro."""
 
 
 class BegunTransaction(Protocol):

@@ -8,7 +8,7 @@ All codecs here can be pickled, so messages that carry one can be too.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel
 
@@ -17,7 +17,15 @@ from oncelog.codecs.guarded import ACCEPTED, Guarded, OwnCodec, short
 from oncelog.codecs.models import PydanticCodec
 from oncelog.codecs.named import BytesCodec, JsonCodec, StrCodec
 
-__all__ = ["AvroCodec", "Codec", "JsonCodec", "ModelClass", "PydanticCodec", "Typed", "codec_for"]
+__all__ = ["AvroCodec", "Codec", "JsonCodec", "ModelClass", "PydanticCodec", "Text", "Typed", "Untyped", "V", "codec_for"]
+
+if TYPE_CHECKING:  # type checkers know the module; whoever runs this need not have it
+    from typing_extensions import TypeVar as WithDefault
+
+    V = WithDefault("V", default=bytes)
+else:
+    V = TypeVar("V")
+    """The type of a producer's, reader's or consumer's values: that of its codec; bytes where it has none."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -43,8 +51,12 @@ class ModelClass(Protocol[T_co]):
         ...
 
 
-Typed = Codec[T] | ModelClass[T]
-"""What says of which type its values are."""
+Typed = Codec[V] | ModelClass[V] | Literal["bytes"] | None
+"""Codecs that say of which type their values are, and none, with which they are bytes."""
+Text = Literal["str"]
+"""The codec of text."""
+Untyped = Literal["json"] | dict[str, Any] | list[Any] | Path
+"""Codecs that say nothing about the type of their values: JSON, and schemas of Avro."""
 
 
 def codec_for(spec: object) -> Codec[Any] | None:

@@ -7,21 +7,21 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from oncelog.api.api import Api
-from oncelog.api.options import ProducerOptions, Raw, SendOptions, Text, Untyped, shows
-from oncelog.codecs import Typed
+from oncelog.api.options import ProducerOptions, SendOptions, shows
+from oncelog.codecs import Text, Typed, Untyped, V
 from oncelog.message_id import MessageId
 from oncelog.process import exits
 from oncelog.process.procedures import drive
 from oncelog.process.tracing import switch
 from oncelog.producing.batching import Batch
 from oncelog.producing.sending import Sender
-from oncelog.producing.twins import ProducerTwin, R
+from oncelog.producing.twins import ProducerTwin
 from oncelog.values.numbers import check_timeout
 from oncelog.values.outgoing import Outgoing, outgoing
 from oncelog.values.receipt import Receipt
 
 
-class Producer(ProducerTwin[R, Api]):
+class Producer(ProducerTwin[Api, V]):
     """Publishes to one topic under one name. Thread-safe; a context manager.
 
     Opening it fences every older producer of the same name on the topic. Either every message is given a ``sequence_id``, or
@@ -63,13 +63,10 @@ class Producer(ProducerTwin[R, Api]):
     if TYPE_CHECKING:  # how it is made stands in both's base; which values a codec takes, only type checkers ask
 
         @overload
-        def __init__(self: Producer[bytes], topic: str, *, codec: Raw = None, **options: Unpack[ProducerOptions]) -> None: ...
+        def __init__(self, topic: str, *, codec: Typed[V] = None, **options: Unpack[ProducerOptions]) -> None: ...
 
         @overload
         def __init__(self: Producer[str], topic: str, *, codec: Text, **options: Unpack[ProducerOptions]) -> None: ...
-
-        @overload
-        def __init__(self: Producer[R], topic: str, *, codec: Typed[R], **options: Unpack[ProducerOptions]) -> None: ...
 
         @overload
         def __init__(self: Producer[Any], topic: str, *, codec: Untyped, **options: Unpack[ProducerOptions]) -> None: ...
@@ -86,7 +83,7 @@ class Producer(ProducerTwin[R, Api]):
     # --- sending
 
     @shows(SendOptions)
-    def send(self, value: R, **options: Unpack[SendOptions]) -> Receipt:
+    def send(self, value: V, **options: Unpack[SendOptions]) -> Receipt:
         """Send one message, and everything before it, and return when it is on disk.
 
         What it expects is judged where it gets its offset; the topic must check expectations (``check.expected.offsets``).
@@ -119,7 +116,7 @@ class Producer(ProducerTwin[R, Api]):
         return future.result()
 
     @shows(SendOptions)
-    def send_async(self, value: R, **options: Unpack[SendOptions]) -> Future[Receipt]:
+    def send_async(self, value: V, **options: Unpack[SendOptions]) -> Future[Receipt]:
         """Queue one message; the future has its receipt when it is on disk, or the OncelogError that it met.
 
         The arguments are those of :meth:`send`. What a message expects is judged as if it came in a request of its own; only
@@ -142,7 +139,7 @@ class Producer(ProducerTwin[R, Api]):
 
     def send_batch(
         self,
-        values: Sequence[R],
+        values: Sequence[V],
         *,
         sequence_ids: Sequence[int] | None = None,
         keys: Sequence[bytes | str | None] | None = None,
@@ -204,7 +201,7 @@ class Producer(ProducerTwin[R, Api]):
         finally:
             drive(self._let_go())
 
-    def __enter__(self) -> Producer[R]:
+    def __enter__(self) -> Producer[V]:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

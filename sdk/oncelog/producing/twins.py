@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from oncelog.api.api import C, OfTopic
-from oncelog.codecs import Codec, codec_for
+from oncelog.codecs import Codec, V, codec_for
 from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
 from oncelog.process.exits import EXIT_SECONDS
@@ -23,11 +23,10 @@ from oncelog.values.outgoing import Outgoing, carrying, outgoing_columns
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Gaps
 
-R = TypeVar("R")
 X = TypeVar("X")
 
 
-class ProducerTwin(OfTopic[C], Generic[R, C]):
+class ProducerTwin(OfTopic[C], Generic[C, V]):
     """What both producers are made of."""
 
     _sender: Shell
@@ -145,7 +144,7 @@ class ProducerTwin(OfTopic[C], Generic[R, C]):
 
     def _batch(
         self,
-        values: Sequence[R],
+        values: Sequence[V],
         sequence_ids: Sequence[int] | None,
         keys: Sequence[bytes | str | None] | None,
         properties: Sequence[Mapping[str, str] | None] | None,

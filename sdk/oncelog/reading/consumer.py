@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 from weakref import finalize, ref
 
 from oncelog.api.api import Api
-from oncelog.api.options import ConsumerOptions, Raw, Text, Untyped
+from oncelog.api.options import ConsumerOptions
 from oncelog.api.retry import may_retry
-from oncelog.codecs import Typed
+from oncelog.codecs import Text, Typed, Untyped, V
 from oncelog.errors import (
     OncelogError,
 )
@@ -21,14 +21,14 @@ from oncelog.process import exits, forks
 from oncelog.process.exits import EXIT_SECONDS
 from oncelog.process.procedures import drive
 from oncelog.reading.stream import Stream
-from oncelog.reading.twins import FOR_EVER, ConsumerTwin, T
+from oncelog.reading.twins import FOR_EVER, ConsumerTwin
 from oncelog.values.message import Message
 from oncelog.values.numbers import check_timeout
 from oncelog.values.start import Start
 from oncelog.wire.models import Subscription
 
 
-class Consumer(ConsumerTwin[T, Api], Stream[T]):
+class Consumer(ConsumerTwin[Api, V], Stream[V]):
     """Delivers a topic's messages to one subscription, at least once and in order, from where it was acknowledged. A context
     manager.
 
@@ -59,17 +59,12 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
 
         @overload
         def __init__(
-            self: Consumer[bytes], topic: str, subscription: str, *, codec: Raw = None, **options: Unpack[ConsumerOptions]
+            self, topic: str, subscription: str, *, codec: Typed[V] = None, **options: Unpack[ConsumerOptions]
         ) -> None: ...
 
         @overload
         def __init__(
             self: Consumer[str], topic: str, subscription: str, *, codec: Text, **options: Unpack[ConsumerOptions]
-        ) -> None: ...
-
-        @overload
-        def __init__(
-            self: Consumer[T], topic: str, subscription: str, *, codec: Typed[T], **options: Unpack[ConsumerOptions]
         ) -> None: ...
 
         @overload
@@ -110,7 +105,7 @@ class Consumer(ConsumerTwin[T, Api], Stream[T]):
 
     # --- receiving
 
-    def receive(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[T]]:
+    def receive(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
         """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever).
 
         Raises:

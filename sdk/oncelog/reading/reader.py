@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from oncelog.api.api import Api
-from oncelog.api.options import Raw, ReaderOptions, Text, Untyped
-from oncelog.codecs import Typed
+from oncelog.api.options import ReaderOptions
+from oncelog.codecs import Text, Typed, Untyped, V
 from oncelog.process import forks
 from oncelog.process.procedures import drive
 from oncelog.reading.stream import Stream
-from oncelog.reading.twins import ReaderTwin, T
+from oncelog.reading.twins import ReaderTwin
 from oncelog.values.message import Message
 from oncelog.values.start import Start as Start
 
 
-class Reader(ReaderTwin[T, Api], Stream[T]):
+class Reader(ReaderTwin[Api, V], Stream[V]):
     """Iterates over the messages of a topic, each once, in the order that every consumer sees.
 
     ``position`` is the id of the last message *delivered*; messages fetched ahead do not count. Not thread-safe: one reader a
@@ -40,13 +40,10 @@ class Reader(ReaderTwin[T, Api], Stream[T]):
     if TYPE_CHECKING:  # how it is made stands in both's base; which values a codec brings, only type checkers ask
 
         @overload
-        def __init__(self: Reader[bytes], topic: str, *, codec: Raw = None, **options: Unpack[ReaderOptions]) -> None: ...
+        def __init__(self, topic: str, *, codec: Typed[V] = None, **options: Unpack[ReaderOptions]) -> None: ...
 
         @overload
         def __init__(self: Reader[str], topic: str, *, codec: Text, **options: Unpack[ReaderOptions]) -> None: ...
-
-        @overload
-        def __init__(self: Reader[T], topic: str, *, codec: Typed[T], **options: Unpack[ReaderOptions]) -> None: ...
 
         @overload
         def __init__(self: Reader[Any], topic: str, *, codec: Untyped, **options: Unpack[ReaderOptions]) -> None: ...
@@ -67,7 +64,7 @@ class Reader(ReaderTwin[T, Api], Stream[T]):
         self._check()
         drive(self._begin(start, inclusive, generation))
 
-    def read(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[T]]:
+    def read(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
         """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever).
 
         In a transaction none at once where the next message is undecided.

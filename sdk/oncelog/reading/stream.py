@@ -7,15 +7,16 @@ from itertools import islice
 from typing import Self
 
 from oncelog.api.api import Api
+from oncelog.codecs import V
 from oncelog.errors import ConsumerClosed, ReaderClosed
 from oncelog.process.errands import Errands
 from oncelog.process.procedures import Procedure, drive, got
-from oncelog.reading.twins import StreamTwin, T
+from oncelog.reading.twins import StreamTwin
 from oncelog.values.message import Message
 from oncelog.wire.requests import Polled
 
 
-class Stream(StreamTwin[T, Api]):
+class Stream(StreamTwin[Api, V]):
     """The shell around a position: it asks, waits, and can be stopped. Not thread-safe: one a thread."""
 
     _clients = Api
@@ -34,16 +35,16 @@ class Stream(StreamTwin[T, Api]):
     def __enter__(self) -> Self:
         return self
 
-    def _deliver(self, limit: int, timeout: float | None) -> list[Message[T]]:
+    def _deliver(self, limit: int, timeout: float | None) -> list[Message[V]]:
         """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever)."""
         if not drive(self._hold(limit, timeout)):
             return []
         at = self._at
-        messages: list[Message[T]] = [Message(record, None, at.source) for record in islice(at.records, limit)]
+        messages: list[Message[V]] = [Message(record, None, at.source) for record in islice(at.records, limit)]
         at.take(len(messages))  # when all else is done: what is taken is delivered
         return messages
 
-    def __iter__(self) -> Iterator[Message[T]]:
+    def __iter__(self) -> Iterator[Message[V]]:
         at, records = self._at, self._at.records
         self._check()
         monotonic = self._clock.monotonic
@@ -58,7 +59,7 @@ class Stream(StreamTwin[T, Api]):
                 yield first[0]
                 continue
             record = records[0]
-            message: Message[T] = Message(record, None, at.source)
+            message: Message[V] = Message(record, None, at.source)
             # No call from here to the yield, so that Ctrl-C cannot come between: the message would be lost, or come twice.
             at.last = record
             del records[0]

@@ -11,13 +11,13 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal
 
 from oncelog.api.api import C, OfTopic
 from oncelog.api.calls import check_generation
 from oncelog.api.options import BegunTransaction, Isolation
 from oncelog.api.retry import may_retry
-from oncelog.codecs import codec_for
+from oncelog.codecs import V, codec_for
 from oncelog.errors import (
     ConsumerClosed,
     ConsumerFenced,
@@ -46,8 +46,6 @@ from oncelog.wire.models import Subscription
 from oncelog.wire.requests import ConsumeRequest, Polled
 from oncelog.wire.transaction import Transaction
 
-T = TypeVar("T")
-
 PAGE = 5_000
 """Messages fetched at once; the service ends a page by bytes too."""
 WAIT_SECONDS = 20.0
@@ -60,7 +58,7 @@ FOR_EVER = (ConsumerFenced, SubscriptionNotFound, StaleMessageId, TopicNotFound)
 """After these a consumer will never move the subscription again."""
 
 
-class StreamTwin(OfTopic[C], Generic[T, C]):
+class StreamTwin(OfTopic[C], Generic[C, V]):
     """A position in a topic, and how it waits there for messages."""
 
     _ended_by: type[OncelogError]
@@ -192,7 +190,7 @@ def place_of(stream: StreamTwin[Any, Any]) -> tuple[Place, str | None]:
     return stream._place(), stream._subscription
 
 
-class ReaderTwin(StreamTwin[T, C]):
+class ReaderTwin(StreamTwin[C, V]):
     """What both readers are made of."""
 
     _at: ReaderPosition
@@ -334,7 +332,7 @@ class ReaderTwin(StreamTwin[T, C]):
         return transaction.transaction.to_bytes()  # each time, as a checkpoint changes it
 
 
-class ConsumerTwin(StreamTwin[T, C]):
+class ConsumerTwin(StreamTwin[C, V]):
     """What both durable consumers are made of."""
 
     _at: ConsumerPosition
