@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import ParamSpec, Self, TypeVar
+from typing import ParamSpec, Protocol, Self, TypeVar
 
 from oncelog.errors import StorageUnavailable, TopicDamaged
 from oncelog_service.storage.port import StoreDamaged, StoreError
@@ -24,6 +24,18 @@ _LARGE_PAGES = 1
 all of them. 100 clients that never read cost 82 MB with one place, 105 where many small messages need none, 123 with two."""
 
 
+class Share(Protocol):
+    """How much of the process one who asks has used."""
+
+    @property
+    def is_held_up(self) -> bool:
+        """It may not have now what others wait for."""
+        ...
+
+    async def gives_way(self) -> None:
+        """Returns when it may."""
+
+
 class Place:
     """That of one large answer, while it is put together and encoded.
 
@@ -32,17 +44,22 @@ class Place:
     a time may be packed there.
     """
 
-    __slots__ = ("_pages", "taken")
+    __slots__ = ("_pages", "_share", "taken")
 
-    def __init__(self, pages: asyncio.Semaphore) -> None:
+    def __init__(self, pages: asyncio.Semaphore, share: Share | None = None) -> None:
+        """``share``: of whoever takes it; None: it is not asked."""
         self._pages = pages
+        self._share = share
         self.taken = False
 
     async def take(self) -> None:
         """Returns when there is one. Twice is as once."""
-        if not self.taken:
+        while not self.taken:
             await self._pages.acquire()
             self.taken = True
+            if self._share is not None and self._share.is_held_up:
+                self.leave()
+                await self._share.gives_way()
 
     def leave(self) -> None:
         """Lets the next one have it. Twice is as once."""
@@ -77,9 +94,9 @@ class Scans:
         """Ends the threads, behind what they are in."""
         self._threads.shutdown(wait=False)
 
-    def place(self) -> Place:
+    def place(self, share: Share | None = None) -> Place:
         """That of one answer, to be taken if it is large: a hundred half finished ones would be as many times max_poll_bytes."""
-        return Place(self._large_pages)
+        return Place(self._large_pages, share)
 
     def place_of_columns(self) -> Place:
         """The same for columns, one by one: their cells are objects until they are joined, five times what they are then."""

@@ -15,6 +15,7 @@ import requests
 from oncelog.wire.codec import encode_publish_request
 from oncelog.wire.media import ONCELOG_AVRO
 from oncelog.wire.requests import PublishRequest
+from oncelog_service.bounds.turns import OVERDUE_SECONDS
 from oncelog_service.rest.protocol import Shared
 from oncelog_service.service import Service
 from oncelog_service.storage.memory import Disk
@@ -59,6 +60,20 @@ class House:
             return sum(map(len, service.shares._waiting.values()))
 
         return self.service.on_loop(waiting)
+
+    def enter(self) -> None:
+        """Somebody's large work is under way."""
+
+        async def enter(service: Service) -> None:
+            await service.shares._enter("somebody")
+
+        self.service.on_loop(enter)
+
+    def leave(self) -> None:
+        async def leave(service: Service) -> None:
+            service.shares._leave()
+
+        self.service.on_loop(leave)
 
     def arriving(self) -> int:
         """Bodies that are not there as a whole."""
@@ -147,19 +162,61 @@ def test_large_bodies_are_decoded_and_pages_encoded_one_at_a_time_and_small_ones
 ) -> None:
     house.quiet.good("POST", TOPIC + "/publish", json=large)
 
-    async def enter(service: Service) -> None:
-        await service.shares._enter("somebody")
-
-    async def leave(service: Service) -> None:
-        service.shares._leave()
-
-    house.service.on_loop(enter)
+    house.enter()
     publish = house.pool.submit(house.quiet.request, "POST", TOPIC + "/publish", json=large)
     poll = house.pool.submit(house.quiet.request, "POST", TOPIC + "/poll", json={"startOffset": 1})
     until(lambda: house.waits() == 2, "both wait")
     assert house.publish(house.quiet).status_code == 200
-    house.service.on_loop(leave)
+    house.leave()
     assert publish.result(PATIENCE).status_code == poll.result(PATIENCE).status_code == 200
+
+
+LARGE = "x" * 2**20
+HOLDS = {"page": ("/poll", {"startOffset": 1, "limit": 5_000}), "turn": ("/publish", {"messages": [LARGE]})}
+
+
+@pytest.mark.parametrize("held", HOLDS)
+def test_who_is_held_up_has_nothing_that_others_wait_for(house: House, held: str) -> None:
+    """The one place of large pages, the bytes of large requests that are under way."""
+    house.quiet.good("POST", TOPIC + "/publish", json={"messages": ["x" * 100] * 1_000})
+    house.service.on_loop(partial(_forget, "loud"))
+    path, body = HOLDS[held]
+
+    def ask(who: Carrying) -> Future[requests.Response]:
+        return house.pool.submit(who.request, "POST", TOPIC + path, json=body)
+
+    house.enter()
+    first = ask(house.quiet)
+    until(lambda: house.waits() == 1, "it has that, and waits")
+    loud = ask(house.loud)
+    until(lambda: house.service.on_loop(_waiting_for_what_is_held) == 1, "it waits for that")
+    house.service.on_loop(partial(_charge, "loud"))
+    house.has_others(True)
+    house.leave()
+    assert first.result(PATIENCE).status_code == 200
+    until(lambda: house.waits() == 1, "it is held up")
+    before = house.service.on_loop(_time)
+    assert ask(house.quiet).result(PATIENCE).status_code == 200
+    assert house.service.on_loop(_time) < before + OVERDUE_SECONDS
+    assert not loud.done()
+    house.has_others(False)
+    assert loud.result(PATIENCE).status_code == 200
+
+
+@pytest.mark.parametrize("held", HOLDS)
+def test_who_has_what_others_wait_for_when_its_share_is_used_up_goes_on(house: House, held: str) -> None:
+    house.quiet.good("POST", TOPIC + "/publish", json={"messages": ["x" * 100] * 1_000})
+    house.service.on_loop(partial(_forget, "loud"))
+    path, body = HOLDS[held]
+    house.enter()
+    loud = house.pool.submit(house.loud.request, "POST", TOPIC + path, json=body)
+    until(lambda: house.waits() == 1, "it has that, and waits")
+    house.service.on_loop(partial(_charge, "loud"))
+    house.has_others(True)
+    house.leave()
+    before = house.service.on_loop(_time)
+    assert loud.result(PATIENCE).status_code == 200
+    assert house.service.on_loop(_time) < before + OVERDUE_SECONDS
 
 
 def test_what_has_waited_so_is_not_obeyed_when_its_token_is_revoked_meanwhile(house: House) -> None:
@@ -199,6 +256,18 @@ def test_what_has_waited_so_is_not_obeyed_when_its_client_has_gone(house: House)
 
 async def _charge(who: str, service: Service) -> None:
     service.shares.charge(who, 1e200)
+
+
+async def _forget(who: str, service: Service) -> None:
+    service.shares._used.pop(who)
+
+
+async def _time(service: Service) -> float:
+    return service.clock.elapsed()
+
+
+async def _waiting_for_what_is_held(service: Service) -> int:
+    return service.turns.waiting_requests + len(service.scans._large_pages._waiters or ())
 
 
 async def _waiting_for_a_message(service: Service) -> bool:

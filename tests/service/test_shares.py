@@ -150,8 +150,8 @@ async def test_of_ones_own_the_first_goes_first_also_where_another_comes_before_
 async def test_what_is_done_on_a_thread_is_alone_until_it_is_done_also_where_nobody_waits_any_more() -> None:
     thread = Thread()
     shares = made(thread=thread)
-    first = asyncio.ensure_future(shares.apart("a", int, "7"))
-    second = asyncio.ensure_future(shares.apart("b", int, "8"))
+    first = asyncio.ensure_future(shares.apart("a", False, int, "7"))
+    second = asyncio.ensure_future(shares.apart("b", False, int, "8"))
     await asyncio.sleep(0.01)
     first.cancel()
     await asyncio.sleep(0.01)
@@ -162,10 +162,27 @@ async def test_what_is_done_on_a_thread_is_alone_until_it_is_done_also_where_nob
     assert await second == 8
 
 
+async def test_who_holds_what_others_wait_for_goes_first_and_is_held_up_by_no_small_work() -> None:
+    small, order = Small(), list[str]()
+    shares = made(small)
+    small.of = {"other"}
+    shares.charge("holder", 10.0)
+
+    async def large(who: str, holds: bool) -> None:
+        await shares.turn(who, holds=holds)
+        order.append(who)
+
+    async with shares.alone("a"):
+        waiting = [asyncio.ensure_future(large(who, who == "holder")) for who in ("a", "holder")]
+        await asyncio.sleep(0)
+    await asyncio.gather(*waiting)
+    assert order == ["holder", "a"]
+
+
 async def test_a_call_that_fails_on_the_thread_is_heard_of_and_lets_the_next_one_in() -> None:
     thread = Thread()
     shares = made(thread=thread)
-    failing = asyncio.ensure_future(shares.apart("a", int, "x"))
+    failing = asyncio.ensure_future(shares.apart("a", False, int, "x"))
     await asyncio.sleep(0)
     thread.work()
     with pytest.raises(ValueError, match="invalid literal"):
@@ -180,7 +197,7 @@ async def test_a_thread_that_takes_nothing_more_holds_nobody_up() -> None:
 
     shares = made(thread=Ended())
     with pytest.raises(RuntimeError):
-        await shares.apart("a", int, "7")
+        await shares.apart("a", False, int, "7")
     await asyncio.wait_for(shares.turn("b"), 1)
 
 

@@ -7,6 +7,8 @@ more than a share of the last second waits for others who wait. The invariants:
 * One at a time has entered, and each who waits to enter does so as soon as nobody has, and it may go on.
 * It may go on where it has used no more than SHARE, or where nobody else has small work under way.
 * Of those who may go on, the one enters who has used least; of one's own, the one that came first.
+* Who holds what others wait for is held up by no small work, and goes first: whoever hands that out asks :meth:`Shares.may` then,
+  and takes it back from one who may not.
 * Others' small work, however much of it there is, holds nobody up for longer than what was used takes to fade to SHARE.
 * Who is alone has everything.
 """
@@ -32,6 +34,8 @@ _LOOKS_SECONDS = 0.001
 _MANY = 1_024
 """Of whom it is known what they have used, beyond which those are forgotten who have used nothing lately."""
 _NOTHING = 0.001
+_HOLDS = object()
+"""In whose name those wait who hold what others wait for."""
 
 
 def _nobody(who: Hashable) -> bool:
@@ -82,14 +86,19 @@ class Shares:
         finally:
             self._leave()
 
-    async def turn(self, who: Hashable) -> None:
-        """Returns when what it does next, before it waits for anything, may be large."""
-        await self._enter(who)
+    def may(self, who: Hashable) -> bool:
+        """Tells whether it may go on, or waits for others' small work."""
+        return not self.is_over(who) or not self.others(who)
+
+    async def turn(self, who: Hashable, *, holds: bool = False) -> None:
+        """Returns when what it does next, before it waits for anything, may be large. ``holds``: others wait for what
+        it holds."""
+        await self._enter(_HOLDS if holds else who)
         self._later(0, self._leave)
 
-    async def apart(self, who: Hashable, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """``call(...)`` on a thread, alone."""
-        await self._enter(who)
+    async def apart(self, who: Hashable, holds: bool, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """``call(...)`` on a thread, alone. ``holds``: as above."""
+        await self._enter(_HOLDS if holds else who)
         began = self.now()
 
         def leave(work: asyncio.Future[R]) -> None:
@@ -111,7 +120,7 @@ class Shares:
             del work, args, kwargs  # what it has raised holds this frame: until a collection
 
     async def _enter(self, who: Hashable) -> None:
-        if not (self._entered or self._waiting) and self._may(who):
+        if not (self._entered or self._waiting) and self.may(who):
             self._entered = True
             return
         queue = self._waiting.setdefault(who, deque())
@@ -131,15 +140,12 @@ class Shares:
         self._entered = False
         self._next()
 
-    def _may(self, who: Hashable) -> bool:
-        return not self.is_over(who) or not self.others(who)
-
     def _next(self) -> None:
         if self._entered:
             return
-        for who in sorted(self._waiting, key=self.used):
+        for who in sorted(self._waiting, key=self._place_of):
             queue = self._waiting[who]
-            while queue and self._may(who):
+            while queue and self.may(who):
                 future = queue.popleft()
                 self._forget(who, queue)
                 if not future.cancelled():
@@ -147,6 +153,9 @@ class Shares:
                     future.set_result(None)
                     return
         self._look_soon()
+
+    def _place_of(self, who: Hashable) -> float:
+        return -1.0 if who is _HOLDS else self.used(who)
 
     def _forget(self, who: Hashable, queue: deque[asyncio.Future[None]]) -> None:
         if not queue:

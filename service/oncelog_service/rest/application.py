@@ -214,8 +214,7 @@ class Application:
 
     async def _work(self, route: Route, call: Call, head: Head) -> Answer:
         """Has the request done, its body read before where the handler takes a model, and its answer packed if that is wanted."""
-        await self._may_begin(call.standing)
-        call.still()
+        await call.gives_way()
         if route.model is None:
             found = await route.handler(call)
         else:
@@ -223,16 +222,6 @@ class Application:
             found = await route.handler(call, asked)
         answer = found if isinstance(found, Answer) else await json_in_slices(call, found)
         return await self._packer.packed(answer, _packings(head))
-
-    async def _may_begin(self, standing: Standing) -> None:
-        """Returns when it may: who has used more than a share waits for others who wait."""
-        shares = self._service.shares
-        if shares.is_over(standing.who):
-            standing.idle = True
-            try:
-                await shares.turn(standing.who)
-            finally:
-                standing.idle = False
 
     def _note(self, route: Route, principal: Principal | None, head: Head, failure: BaseException) -> None:
         """Keeps that something administrative was refused before its handler was asked."""

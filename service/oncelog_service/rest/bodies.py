@@ -75,19 +75,21 @@ def _dumped(value: object) -> str:
     return json.dumps(value, default=Resource.to_wire)
 
 
-async def off_loop(call: Call, large: bool, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """``work(...)``; if it is ``large``, on a thread, and what is done with it next may be large, too (bounds/shares.py)."""
+async def off_loop(call: Call, large: bool, holds: bool, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """``work(...)``; if it is ``large``, on a thread, and what is done with it next may be large, too (bounds/shares.py).
+    ``holds``: others wait for what this request holds."""
     if not large:
         return work(*args, **kwargs)
-    found = await call.service.shares.apart(call.standing.who, work, *args, **kwargs)
-    await call.service.shares.turn(call.standing.who)
+    found = await call.service.shares.apart(call.standing.who, holds, work, *args, **kwargs)
+    await call.service.shares.turn(call.standing.who, holds=holds)
     return found
 
 
-async def decoded(call: Call, decode: Callable[[str, bytes, int], R]) -> R:
-    """The body by one of the codec's functions. Raises as it does, and as :meth:`Call.still`."""
+async def decoded(call: Call, decode: Callable[[str, bytes, int], R], *, holds: bool = False) -> R:
+    """The body by one of the codec's functions. ``holds``: as above. Raises as it does, and as :meth:`Call.still`."""
     if essence(call.content_type) == JSON:
-        found = await off_loop(call, len(call.body) > AT_ONCE_BYTES, decode, call.content_type, call.body, MAX_JSON_VALUES)
+        large = len(call.body) > AT_ONCE_BYTES
+        found = await off_loop(call, large, holds, decode, call.content_type, call.body, MAX_JSON_VALUES)
     else:
         try:
             found = decode(call.content_type, call.body, AT_ONCE_ITEMS)
@@ -96,7 +98,7 @@ async def decoded(call: Call, decode: Callable[[str, bytes, int], R]) -> R:
             most = _ITEMS_A_MESSAGE * max(settings.max_messages, AT_ONCE_ITEMS)
             if settings.cdap_clients and essence(call.content_type) == AVRO:
                 most = max(most, cdap.MESSAGES)
-            found = await off_loop(call, True, decode, call.content_type, call.body, most)
+            found = await off_loop(call, True, holds, decode, call.content_type, call.body, most)
     call.still()
     return found
 
@@ -104,7 +106,7 @@ async def decoded(call: Call, decode: Callable[[str, bytes, int], R]) -> R:
 async def read_json(call: Call, what: str) -> Any:
     """The body as JSON; an empty body is an empty object. Raises UnsupportedMediaType, InvalidRequest, RequestTooLarge; and as
     :meth:`Call.still`."""
-    found = await off_loop(call, len(call.body) > AT_ONCE_BYTES, _json, call, what)
+    found = await off_loop(call, len(call.body) > AT_ONCE_BYTES, False, _json, call, what)
     call.still()
     return found
 
@@ -120,7 +122,7 @@ def _json(call: Call, what: str) -> Any:
 
 async def read_model(call: Call, kind: type[M]) -> M:
     """The body as a model. Raises UnsupportedMediaType, InvalidRequest, RequestTooLarge; and as :meth:`Call.still`."""
-    found: M = await off_loop(call, len(call.body) > AT_ONCE_BYTES, _model, call, kind)
+    found: M = await off_loop(call, len(call.body) > AT_ONCE_BYTES, False, _model, call, kind)
     call.still()
     return found
 

@@ -84,6 +84,23 @@ class Call:
             self.standing.waited = False
             self.principal = self.judged_again()
 
+    @property
+    def is_held_up(self) -> bool:
+        """Who asks has used more than a share, and others wait: it may not have now what they wait for."""
+        return not self.service.shares.may(self.standing.who)
+
+    async def gives_way(self) -> None:
+        """Returns when it may go on: who has used more than a share waits for others who wait, and holds nothing that they wait
+        for. Raises as :meth:`still`."""
+        shares, standing = self.service.shares, self.standing
+        if shares.is_over(standing.who):
+            standing.idle = True
+            try:
+                await shares.turn(standing.who)
+            finally:
+                standing.idle = False
+            self.still()
+
     async def seen(self, items: Sequence[T], may: Callable[[Principal, T], bool]) -> list[T]:
         """Those that who asks may, at this moment, know of. Some are judged at a time, and others have their turns in between."""
         if len(items) <= _JUDGED_AT_ONCE:
@@ -144,6 +161,13 @@ class _InTurn:
         self._sizes = sizes
 
     async def __aenter__(self) -> None:
+        await self._begin()
+        while self._call.is_held_up:
+            self._call.service.turns.end(self._turn)
+            await self._call.gives_way()
+            await self._begin()
+
+    async def _begin(self) -> None:
         service = self._call.service
         turns = service.turns
         try:

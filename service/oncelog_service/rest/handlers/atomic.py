@@ -35,7 +35,7 @@ async def stage(call: Call) -> None:
     namespace, topic = call.path["namespace"], call.path["topic"]
     _ = call.service.opening.atomic  # is it here?
     async with call.turn():
-        request = await decoded(call, decode_publish_request)
+        request = await decoded(call, decode_publish_request, holds=True)
         call.principal.check_producer(namespace, topic, request.producer)
         atomic = call.service.opening.atomic
         call.count(request)

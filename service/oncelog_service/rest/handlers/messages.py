@@ -25,6 +25,7 @@ from oncelog_service.log.append.step import Stored
 from oncelog_service.log.read.inspection import Glance
 from oncelog_service.log.read.pages import AS_JSON, AS_ONCELOG, AS_TMS, Page, noting_pointers
 from oncelog_service.log.topic_log import TopicLog
+from oncelog_service.reading import Place
 from oncelog_service.rest import cdap
 from oncelog_service.rest.answer import Answer, refusal
 from oncelog_service.rest.bodies import AT_ONCE_BYTES, AT_ONCE_ITEMS, decoded, off_loop
@@ -47,12 +48,12 @@ _RECEIPTS_AT_ONCE = 500
 
 
 async def page_answer(
-    call: Call, media: str, page: Page, generation: int, more: Sequence[Mapping[str, object]] | None = None
+    call: Call, media: str, page: Page, place: Place, generation: int, more: Sequence[Mapping[str, object]] | None = None
 ) -> Answer:
     """Messages in a media type; of more than a few in JSON, or very many, on a thread. ``more``: what else each says in JSON."""
     large = page.delivered > _JOINED_AT_ONCE or (media == JSON and sum(map(len, page.messages)) > AT_ONCE_BYTES)
     found = page.messages, page.last_id, more, said_of(page, generation), page.delivered
-    return Answer(await off_loop(call, large, encode_consume_response, media, *found), media)
+    return Answer(await off_loop(call, large, place.taken, encode_consume_response, media, *found), media)
 
 
 async def publish(call: Call) -> Answer:
@@ -73,7 +74,7 @@ async def publish(call: Call) -> Answer:
     media = essence(call.content_type)
     async with call.turn(sizes_of(call)):
         log = await call.log()  # by now it may be another one, or none
-        request = await decoded(call, decode_publish_request)
+        request = await decoded(call, decode_publish_request, holds=True)
         if call.service.settings.cdap_clients:
             check_of_cdap(call, request)
         may = partial(check_producer, call, request.producer if request.payloads else None)  # what is stored may be of any
@@ -88,7 +89,7 @@ async def publish(call: Call) -> Answer:
 async def _published(call: Call, media: str, response: PublishResponse, log: TopicLog) -> Answer:
     """What was stored; of many receipts on a thread."""
     large = len(response.receipts) > _RECEIPTS_AT_ONCE
-    return Answer(await off_loop(call, large, encode_publish_response, media, response), media, headers=_quota_of(log))
+    return Answer(await off_loop(call, large, False, encode_publish_response, media, response), media, headers=_quota_of(log))
 
 
 class PublishStep:
@@ -191,7 +192,7 @@ async def store(call: Call) -> Answer:
     media = essence(call.content_type)
     async with call.turn(sizes_of(call)):
         log = await call.log()
-        request = await decoded(call, decode_publish_request)
+        request = await decoded(call, decode_publish_request, holds=True)
         if call.service.settings.cdap_clients:
             check_of_cdap(call, request)
         may = partial(check_producer, call, request.producer)
@@ -241,12 +242,12 @@ async def poll(call: Call) -> Answer:
     pointers: list[tuple[int, int] | None] = []
     glance = log.inspection.glance() if media == JSON else None
     encoding = ENCODINGS[media] if glance is None else noting_pointers(AS_JSON, pointers)
-    with call.service.scans.place() as place, call.service.waits.holding(len(call.body)) as may_wait:
+    with call.service.scans.place(call) as place, call.service.waits.holding(len(call.body)) as may_wait:
         page = await log.poll(request if may_wait else replace(request, wait=None), encoding, by, place)
         if not may_wait and request.wait and not (page.delivered or page.undecided):
             raise Overloaded("nothing has come yet, and polls with large bodies hold as much as they may; try again")
         more = [_of_transaction(log, glance, each) for each in pointers] if glance is not None else None
-        answer = await page_answer(call, media, page, log.generation, more)
+        answer = await page_answer(call, media, page, place, log.generation, more)
     return answer._replace(headers=headers_of(_isolation_of(request), page.held, page.cut_before is not None))
 
 

@@ -111,10 +111,10 @@ async def receive(call: Call, asked: ReceiveMessages) -> Answer:
     """
     log = await call.log()
     media = ONCELOG_AVRO if ONCELOG_AVRO in map(essence, call.accept.split(",")) else JSON
-    with call.service.scans.place() as place, call.service.waits.holding(len(call.body)) as may_wait:
+    with call.service.scans.place(call) as place, call.service.waits.holding(len(call.body)) as may_wait:
         asked = asked if may_wait else asked.model_copy(update={"wait": 0})
         page = await log.subscriptions.receive(call.path["subscription"], asked, ENCODINGS[media], place)
-        answer = await page_answer(call, media, page, log.generation)
+        answer = await page_answer(call, media, page, place, log.generation)
     return answer._replace(headers=headers_of(COMMITTED, page.held, page.cut_before is not None))
 
 

@@ -310,7 +310,7 @@ def _checked(pointers: list[int]) -> list[int]:
 
 
 async def _keys(call: Call, changes: Changes) -> list[bytes]:
-    keys = await off_loop(call, len(call.body) > AT_ONCE_BYTES, _encoded_keys, changes)
+    keys = await off_loop(call, len(call.body) > AT_ONCE_BYTES, False, _encoded_keys, changes)
     call.still()
     return keys
 
