@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -270,19 +271,21 @@ class Station(BaseModel):
     point: Point
     readings: list[Reading]
     by_name: dict[str, float]
-    elsewhere: Any = None
+    seen: set[float]
+    last: deque[float]
     _seen: object = PrivateAttr(default_factory=object)
 
 
 @given(AWARE, st.floats())
 @example(NOON.replace(hour=2, month=10, day=25, tzinfo=ZONE), math.nan)
 def test_a_model_whose_fields_read_back_equal_is_sent_whatever_it_is_made_of(at: datetime, x: float) -> None:
-    sent = Station(at=at, point=Point(x, 1.0), readings=[Reading(x)], by_name={"a": x}, elsewhere=[x], more=x)  # type: ignore[call-arg]
+    sent = Station(at=at, point=Point(x, 1.0), readings=[Reading(x)], by_name={"a": x}, seen={x, 1.0}, last=deque([x]), more=[x])  # type: ignore[call-arg]
     read = PydanticCodec(Station).decode(PydanticCodec(Station).encode(sent))
     assert read.at.astimezone(UTC) == at.astimezone(UTC)
-    assert [*map(repr, (read.point, read.readings, read.by_name, read.elsewhere, read.model_extra))] == [
-        *map(repr, (sent.point, sent.readings, sent.by_name, sent.elsewhere, sent.model_extra))
+    assert [*map(repr, (read.point, read.readings, read.by_name, read.last, read.model_extra))] == [
+        *map(repr, (sent.point, sent.readings, sent.by_name, sent.last, sent.model_extra))
     ]
+    assert {*map(str, read.seen)} == {*map(str, sent.seen)}
 
 
 # --- what would be changed ----------------------------------------------------------------------------------------------
@@ -302,6 +305,10 @@ class Login(BaseModel):
 
 class Excluded(BaseModel):
     note: str = Field(default="", exclude=True)
+
+
+class Hidden(BaseModel):
+    pins: list[str] = Field(default=[], exclude=True, repr=False)
 
 
 class Base(BaseModel):
@@ -345,6 +352,17 @@ class Kept(BaseModel):
         return by_name and by_name | {"total": 0.0}
 
 
+class Seen(BaseModel):
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+
+    seen: set[float]
+
+    @field_validator("seen")
+    @classmethod
+    def _numbers(cls, seen: set[float]) -> set[float]:
+        return {each for each in seen if each == each}
+
+
 Make = Callable[[bool], Any]
 
 
@@ -371,6 +389,8 @@ CHANGED: dict[str, tuple[Make, Any, str]] = {
     "two aliases": (model(TwoAliases), TwoAliases.model_validate({"in": 5}), "delay is 5, and would be read back as 0"),
     "a secret": (model(Login), Login(password=SecretStr("hunter2")), r"password is SecretStr\('\*+'\), and would"),
     "an excluded field": (model(Excluded), Excluded(note="n"), "note is 'n', and would be read back as ''"),
+    "a field that is not shown": (model(Hidden), Hidden(pins=["hunter2"]), "pins would not be read back as it is"),
+    "more in a set": (model(Seen), Seen.model_construct(seen={1.0, math.nan}), r"seen is {.*}, and would be read back as {1.0}"),
     "a subclass": (model(Base), Derived(y=1), r"value is Derived.* would be read back as Base"),
     "a validator that changes": (model(Rising), Rising.model_construct(x=1), "x is 1, and would be read back as 2"),
     "a validator that drops": (model(Kept), Kept.model_construct(items=[1, 2]), r"items is \[1, 2\], .* as \[1\]"),
