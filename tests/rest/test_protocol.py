@@ -322,6 +322,20 @@ def test_however_the_bytes_are_cut_the_same_is_answered_and_done_in_order(
     run(check, 8 * LIMIT, kind)  # six requests that arrive in one go are all held, and three quarters of the room are for such
 
 
+@pytest.mark.parametrize("ends", [HttpConnection.shut_down, HttpConnection._look_at_the_clock], ids=["stopped", "due"])
+def test_what_is_to_end_a_connection_that_is_about_to_be_looked_at_ends_it_then(ends: Callable[[HttpConnection], None]) -> None:
+    async def check(echo: Echo, shared: Shared) -> None:
+        wire = Wire(shared)
+        await wire.send(b"GET /echo HTTP/1.1\r\nhost: oncelog\r\n\r\n", turns=9)
+        assert len(wire.answers()) == 1
+        wire.protocol.resume_writing()  # its client has read the answer
+        wire.protocol._due = asyncio.get_running_loop().time()
+        ends(wire.protocol)
+        await until(lambda: wire.closed)
+
+    run(check)
+
+
 def test_whatever_ends_a_connection_is_answered_and_nothing_behind_it_is_read() -> None:
     async def check(echo: Echo, shared: Shared) -> None:
         for last in ENDS:

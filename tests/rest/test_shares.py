@@ -116,6 +116,15 @@ def test_a_request_of_one_who_has_used_a_lot_waits_while_anothers_small_one_is_u
     assert loud.result(PATIENCE).status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz"])
+def test_who_watches_over_the_process_is_told_at_once(house: House, path: str) -> None:
+    house.service.on_loop(partial(_charge, "127.0.0.1"))
+    house.has_others(True, "127.0.0.1")
+    before = house.service.on_loop(_time)
+    assert house.admin.request("GET", path).status_code == 200
+    assert house.service.on_loop(_time) < before + 1
+
+
 def test_it_waits_for_none_of_its_own_and_for_none_that_waits_for_a_message(house: House) -> None:
     poll = house.pool.submit(house.quiet.request, "POST", TOPIC + "/poll", json={"startOffset": 1, "wait": 10_000})
     until(lambda: house.service.on_loop(_waiting_for_a_message), "it waits for a message")

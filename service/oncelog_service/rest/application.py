@@ -214,7 +214,8 @@ class Application:
 
     async def _work(self, route: Route, call: Call, head: Head) -> Answer:
         """Has the request done, its body read before where the handler takes a model, and its answer packed if that is wanted."""
-        await call.gives_way()
+        if head.path not in _OPEN_TO_ALL:  # else it would be taken for one that hangs, and ended
+            await call.gives_way()
         if route.model is None:
             found = await route.handler(call)
         else:

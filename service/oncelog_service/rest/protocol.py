@@ -469,6 +469,9 @@ class HttpConnection(asyncio.Protocol):
         if self._next is not None:
             self._go_ahead()
         if self._framing is None or not self._framing.has_more:
+            if self._ends_soon:
+                self.shut_down()
+            self._watch()  # what was due meanwhile was left to this
             return 0
         return self._look_at(b"", most)
 
