@@ -20,6 +20,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, create_model, field_validator
 
+from oncelog import Client, Producer, Reader
 from oncelog.codecs import AvroCodec, JsonCodec, PydanticCodec, codec_for
 from oncelog.codecs.rules import rule_of
 from oncelog.errors import CodecError
@@ -450,3 +451,25 @@ def test_a_message_is_the_same_wherever_it_is_encoded(zone: str, monkeypatch: py
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_what_would_be_changed_is_not_sent_and_uses_no_number_whichever_way(client: Client, topic: str) -> None:
+    changed = {1: "x"}
+    with Producer[Any](topic, name="p", client=client, codec="json") as producer:
+        for send in (producer.send, producer.send_async, lambda value: producer.send_batch([0, value])):
+            with pytest.raises(CodecError):
+                send(changed)
+        producer.send("sent")
+        with client.atomic() as batch:
+            with pytest.raises(CodecError):
+                batch.send(topic, changed, producer=producer)
+            batch.send(topic, "in a batch", producer=producer)
+        with client.transaction() as tx:
+            for options in ({"producer": producer}, {"codec": "json"}):
+                with pytest.raises(CodecError):
+                    tx.send(topic, changed, **options)
+            tx.send(topic, "in a transaction", producer=producer)
+    with Reader(topic, client=client, codec="json", timeout=0) as reader:
+        assert [message.value for message in reader] == ["sent", "in a batch", "in a transaction"]
+    with Producer[bytes](topic, name="p", client=client) as again:
+        assert again.last_sequence_id == 2
