@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from pydantic import BaseModel
@@ -22,7 +23,8 @@ _FIELDS: list[tuple[str, Any]] = [
 _SCHEMA = {"type": "record", "name": "Flight", "fields": [{"name": name, "type": kind} for name, kind in _FIELDS]}
 _FLIGHT = {"carrier": "UA", "number": 1545, "origin": "EWR", "delay": 2.5, "stops": ["IAH", "DFW"]}
 _AT = datetime(2013, 1, 1, 5, 15, tzinfo=UTC)
-_ELSEWHERE = _AT.astimezone(timezone(timedelta(hours=-5)))
+_DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 8, "scale": 2}
+_WITH_DECIMAL = {**_SCHEMA, "fields": [{"name": name, "type": _DECIMAL if name == "delay" else kind} for name, kind in _FIELDS]}
 _TURNS, _MESSAGES = 200, 200
 
 
@@ -43,7 +45,11 @@ def codec_rates() -> list[Row]:
         "JSON": (JsonCodec(read_back=False), JsonCodec(), {**_FLIGHT, "at": _AT.isoformat()}),
         "a pydantic model": (PydanticCodec(Flight, read_back=False), PydanticCodec(Flight), Flight(**_FLIGHT, at=_AT)),
         "Avro": (AvroCodec(_SCHEMA, read_back=False), AvroCodec(_SCHEMA), {**_FLIGHT, "at": _AT}),
-        "Avro, another zone": (AvroCodec(_SCHEMA, read_back=False), AvroCodec(_SCHEMA), {**_FLIGHT, "at": _ELSEWHERE}),
+        "Avro, a decimal": (
+            AvroCodec(_WITH_DECIMAL, read_back=False),
+            AvroCodec(_WITH_DECIMAL),
+            {**_FLIGHT, "at": _AT, "delay": Decimal("2.5")},
+        ),
     }
     rows = []
     for name, (plain, checked, value) in pairs.items():

@@ -71,7 +71,7 @@ def raises_or_reads_back_equal(codec: Any, value: Any) -> bool:
 
 NOON, ZONE = datetime.fromisoformat("2026-07-01T12:00"), ZoneInfo("Europe/Berlin")
 NAIVE = st.datetimes(NOON.replace(year=1900), NOON.replace(year=2200))
-ZONES = st.sampled_from([None, UTC, timezone(timedelta(hours=5, minutes=45)), ZONE])
+ZONES = st.sampled_from([None, UTC, timezone(timedelta(hours=5, minutes=45)), ZONE, timezone(timedelta(microseconds=1))])
 TIMES = st.builds(lambda each, zone: each.replace(tzinfo=zone), NAIVE, ZONES) | st.builds(
     lambda minute, fold: datetime(2026, 10, 25, 2, minute, fold=fold, tzinfo=ZONE),
     st.integers(0, 59),
@@ -130,7 +130,9 @@ def test_a_model_raises_or_reads_back_equal(kind: Any, constants: Any, data: st.
 
 # --- what fits is sent --------------------------------------------------------------------------------------------------
 
-AWARE = TIMES.filter(lambda each: each.tzinfo is not None)
+AWARE = TIMES.filter(lambda each: each.tzinfo is not None and not each.utcoffset() % timedelta(minutes=1))
+
+
 FITTING: list[tuple[Schema, st.SearchStrategy[Any]]] = [
     ("double", st.floats() | st.integers(-(2**53), 2**53)),
     ("float", st.floats(width=32)),
@@ -163,13 +165,14 @@ PLAIN: list[Kind] = [
     ("boolean", st.booleans()),
     ("int", st.integers(-(2**31), 2**31 - 1)),
     ("long", st.integers(-(2**63), 2**63 - 1)),
-    ("double", st.floats()),
+    ("float", st.floats(width=32)),
+    ("double", st.floats() | st.integers(-(2**53), 2**53)),
     ("string", st.text()),
     ("bytes", st.binary()),
     ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, st.sampled_from(["A", "B"])),
     ({"type": "fixed", "name": "F", "size": 2}, st.binary(min_size=2, max_size=2)),
-    (MILLIS, NAIVE.map(lambda each: each.replace(tzinfo=UTC, microsecond=5_000))),
-    (MICROS, NAIVE.map(lambda each: each.replace(tzinfo=UTC))),
+    (MILLIS, AWARE.map(lambda each: each.replace(microsecond=each.microsecond // 1000 * 1000))),
+    (MICROS, AWARE),
     (LOCAL_MILLIS, NAIVE.map(lambda each: each.replace(microsecond=0))),
     (LOCAL_MICROS, NAIVE),
     (TIME_MILLIS, st.times().map(lambda each: each.replace(microsecond=0))),
@@ -236,7 +239,10 @@ def test_a_rule_says_no_to_what_it_cannot_judge(monkeypatch: pytest.MonkeyPatch)
     for schema, value in (
         (twice, {"x": {"a": 1}, "y": {"a": 2.0}}),
         (itself, {"next": None}),
-        (record("float"), {"x": 0.5}),
+        (record("float"), {"x": 0.1}),
+        (record("double"), {"x": 2**53 + 1}),
+        (record("double"), {"x": True}),
+        (record(DECIMAL), {"x": Decimal("0.5")}),
         (record(["null", "long", "double"]), {"x": 1}),
         (record(logical("long", "of-ones-own")), {"x": 1}),
         (record("long"), {}),
@@ -245,10 +251,12 @@ def test_a_rule_says_no_to_what_it_cannot_judge(monkeypatch: pytest.MonkeyPatch)
         (record("long"), {"x": 2**63}),
         (record({"type": "map", "values": "long"}), {"x": {1: 1}}),
         (record({"type": "fixed", "name": "F", "size": 2}), {"x": b"x"}),
-        (record(MICROS), {"x": NOON.replace(tzinfo=ZONE)}),
+        (record(MICROS), {"x": NOON}),
+        (record(MILLIS), {"x": NOON.replace(tzinfo=timezone(timedelta(microseconds=1)))}),
     ):
         assert not rule_of(fastavro.parse_schema(schema))(value)
     assert AvroCodec(itself).decode(AvroCodec(itself).encode({"next": {"next": None}})) == {"next": {"next": None}}
+    assert rule_of(fastavro.parse_schema(record("float")))({"x": math.nan})
     monkeypatch.setattr(fastavro.validation, "validate", lambda *_: pytest.fail("it was judged by its rule"))
     assert AvroCodec(record("long")).encode({"x": 1})
 

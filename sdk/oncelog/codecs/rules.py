@@ -1,14 +1,15 @@
 """Which values an Avro schema reads back equal for certain, as far as a look at them can tell. Pure.
 
 A rule says yes to values of Python's own types that fit the schema and lose nothing in it. What it cannot judge may be equal all
-the same: that is read back. So a rule need not know everything (a zone other than UTC, a float, a decimal, a union of
-several types, a logical type of somebody's own), but its yes must be true.
+the same: that is read back. So a rule need not know everything (a decimal, a union of several types, a schema that refers to
+itself, a logical type of somebody's own), but its yes must be true.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, time
+from datetime import date, datetime, time
+from struct import pack, unpack
 from typing import Any
 from uuid import UUID
 
@@ -93,6 +94,14 @@ def _text(value: Any) -> bool:
     return type(value) is str
 
 
+def _aware(value: Any) -> bool:
+    return type(value) is datetime and value.utcoffset() is not None
+
+
+def _naive(value: Any) -> bool:
+    return type(value) is datetime and value.tzinfo is None
+
+
 _MADE: dict[str, Callable[[Mapping[str, Any], dict[str, Rule]], Rule | None]] = {
     "array": _array,
     "map": _map,
@@ -105,17 +114,16 @@ _PRIMITIVE: dict[str, Rule] = {
     "boolean": lambda value: type(value) is bool,
     "int": lambda value: type(value) is int and -(2**31) <= value < 2**31,
     "long": lambda value: type(value) is int and -(2**63) <= value < 2**63,
-    "double": lambda value: type(value) is float,
+    "float": lambda value: type(value) is float and (value != value or unpack("f", pack("f", value))[0] == value),
+    "double": lambda value: type(value) is float or (type(value) is int and -(2**53) <= value <= 2**53),
     "bytes": lambda value: type(value) is bytes,
     "string": _text,
 }
 _LOGICAL: dict[str, Rule] = {
-    "long-timestamp-millis": lambda value: type(value) is datetime and value.tzinfo is UTC and not value.microsecond % 1000,
-    "long-timestamp-micros": lambda value: type(value) is datetime and value.tzinfo is UTC,
-    "long-local-timestamp-millis": lambda value: (
-        type(value) is datetime and value.tzinfo is None and not value.microsecond % 1000
-    ),
-    "long-local-timestamp-micros": lambda value: type(value) is datetime and value.tzinfo is None,
+    "long-timestamp-millis": lambda value: _aware(value) and not (value.microsecond % 1000 or value.utcoffset().microseconds),
+    "long-timestamp-micros": lambda value: _aware(value),
+    "long-local-timestamp-millis": lambda value: _naive(value) and not value.microsecond % 1000,
+    "long-local-timestamp-micros": lambda value: _naive(value),
     "int-time-millis": lambda value: type(value) is time and value.tzinfo is None and not value.microsecond % 1000,
     "long-time-micros": lambda value: type(value) is time and value.tzinfo is None,
     "int-date": lambda value: type(value) is date,
