@@ -215,6 +215,53 @@ def test_threads_that_send_through_one_producer_lose_nothing(client: Client, top
 # --- a full queue
 
 
+@of_threads
+def test_threads_that_wait_share_the_request_behind_the_one_that_is_under_way(watched: Watched, topic: str) -> None:
+    """Each with a request of its own, sixteen threads had a fifth of what sixteen producers have."""
+    gate, others = threading.Event(), 9
+    watched.before = lambda: gate.wait(PATIENCE)
+    with Producer(topic, client=watched, name="p") as producer, ThreadPoolExecutor(others) as threads:
+
+        def send(sender: int) -> list[Receipt]:
+            return [producer.send(b"%d %d" % (sender, number)) for number in range(3)]
+
+        first = threads.submit(producer.send, b"first")
+        until(lambda: watched.seen, "it is under way")
+        sent = [threads.submit(send, sender) for sender in range(others - 1)]
+        until(lambda: producer._sender.core.pending == others, "all wait")
+        assert len(watched.seen) == 1
+        gate.set()
+        assert first.result(PATIENCE).offset == 0
+        receipts = [each.result(PATIENCE) for each in sent]
+    assert sorted(map(len, (each.payloads for each in watched.seen[:2]))) == [1, others - 1]
+    found = [payload.decode() for _, payload in stored(watched, topic)]
+    for sender, each in enumerate(receipts):
+        assert [found[receipt.offset] for receipt in each] == [f"{sender} {number}" for number in range(3)]
+    assert len(found) == 1 + 3 * (others - 1)
+
+
+@of_threads
+def test_of_threads_that_share_a_request_each_hears_of_its_own_message_alone(client: Client, checked: str) -> None:
+    gate = threading.Event()
+    with (
+        Watched(client.url) as watched,
+        Producer(checked, client=watched, name="p") as producer,
+        ThreadPoolExecutor(5) as threads,
+    ):
+        producer.send(b"0")
+        watched.before = lambda: gate.wait(PATIENCE)
+        first = threads.submit(producer.send, b"1")
+        until(lambda: len(watched.seen) == 2, "it is under way")
+        sent = []
+        for expected in (2, 3, 9, None):
+            sent.append(threads.submit(producer.send, b"x", expected_offset=expected))
+            until(lambda: producer._sender.core.pending == 1 + len(sent), "it waits")
+        gate.set()
+        assert first.result(PATIENCE).offset == 1
+        assert [sent[at].result(PATIENCE).offset for at in (0, 1, 3)] == [2, 3, 4]
+        assert isinstance(sent[2].exception(PATIENCE), OffsetMismatch)
+
+
 def test_a_full_queue_is_sent_and_does_not_wait_for_company_that_has_no_room(client: Client, topic: str) -> None:
     with Producer(topic, client=client, name="p", max_pending=2, linger=3_600) as producer:
         assert on_a_thread(lambda: [producer.send_async(b"%d" % n) for n in range(5)]) is None

@@ -373,6 +373,39 @@ def test_without_a_name_the_time_of_a_batch_counts_from_when_it_was_complete() -
     assert kinds(late.run(away())) == ["stored"]
 
 
+def test_what_is_waited_for_is_the_next_request_with_what_comes_before_that_and_its_time_counts_from_when_it_came() -> None:
+    shell = Shell(ASSIGNED._replace(delivery_timeout=10, linger=5))
+
+    def put(now: float) -> None:
+        shell.now = now
+        shell.put()
+        shell.core.hurry(now)
+
+    put(0.0)
+    assert shell.core.tick(0.0) is None, "it lingers no more"
+    for moment in (0.2, 0.5, 1.1):
+        put(moment)
+    assert (len(shell.core.queue), len(shell.core.open.rows)) == (1, 3)
+    put(1.3)  # and what comes behind it has a request of its own: it would have to wait longer for its end
+    assert (len(shell.core.queue), len(shell.core.open.rows)) == (2, 0)
+    assert [each.queued_at for each in shell.core.queue] == [0.0, 1.2]
+    put(1.4)
+    shell.now = 9.0
+    shell.core.end_batch(9.0)
+    assert shell.core.queue[-1].queued_at == pytest.approx(2.4)
+
+
+def test_of_what_is_waited_for_a_full_batch_is_complete_and_the_next_one_lingers_as_ever() -> None:
+    shell = Shell(NAMED._replace(bounds=Bounds(2, 10**6), linger=5))
+    for _ in range(2):
+        assert shell.core.put(outgoing(b""), shell.core.open) is not None
+        shell.core.hurry(0.0)
+    assert (len(shell.core.queue), shell.core.due) == (1, None)
+    shell.core.put(outgoing(b""), shell.core.open)
+    shell.core.linger(0.0)
+    assert shell.core.due == 5
+
+
 def test_at_the_end_of_the_process_nothing_is_tried_beyond_the_last_moment() -> None:
     shell = Shell()
     shell.core.last_moment = 2.0

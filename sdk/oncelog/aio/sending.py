@@ -83,11 +83,10 @@ class AsyncSender(Shell):
         future = batch.shared.futures[at] = asyncio.get_running_loop().create_future()
         if is_awaited:
             batch.shared.awaited = {*batch.shared.awaited, at}
-        if is_awaited or not core.lingers():
-            now = self._clock.monotonic()
-            core.linger(now)
-            if is_awaited and core.due is not None:
-                core.due = now  # it waits for no company; what other tasks send before the next request goes with it
+            core.hurry(self._clock.monotonic())
+            self._wake()
+        elif not core.lingers():
+            core.linger(self._clock.monotonic())
             self._wake()
         return future
 

@@ -52,6 +52,8 @@ MAX_PENDING_BYTES = 64 << 20
 is slow. (Kafka's buffer.memory is 32 MiB.)"""
 DELIVERY_SECONDS = 120.0
 """How long a message is tried again (Kafka's delivery.timeout.ms)."""
+SHARED_SECONDS = 1.0
+"""How long what is waited for takes company while a request is under way."""
 
 _CAN_BE_ONE_OF_MANY = (SequenceReused, InvalidRequest, RequestTooLarge)
 """The faults that one message brings upon a request of many, so that it has to be found."""
@@ -239,6 +241,18 @@ class Core:
         elif self.due is None:
             self.due = now + self.policy.linger
 
+    def hurry(self, now: float) -> None:
+        """The newest message waits for no company: its batch is the next request, and what comes before that goes with it. One
+        that has waited for SHARED_SECONDS is complete: what joins it would wait longer for its own end."""
+        self.linger(now)
+        due = self.due
+        if due is None:
+            return  # it was full
+        if due > now:
+            self.due = now
+        elif now - due > SHARED_SECONDS:
+            self.end_batch(now)
+
     def put_batch(self, batch: Batch, now: float) -> bool:
         """Number and queue messages that come together, as columns, and are one request. False: not queued, look again.
 
@@ -278,13 +292,14 @@ class Core:
     def end_batch(self, now: float) -> Batch | None:
         """Queue the open batch, if there is anything in it. Return the last batch that is queued."""
         fresh, queue, batch = self._new_batch(), self.queue, self.open
+        queued_at = now if self.due is None else min(now, self.due + SHARED_SECONDS)
         # One step. Also where nothing lingers: a handler may have ended the batch before its message was given a time, and the
         # time would be over for ever then.
         self.due = None
         if batch.rows:
             self.version += 1
             self.open = fresh
-            batch.queued_at = now
+            batch.queued_at = queued_at
             queue.append(batch)
         try:
             return queue[-1]

@@ -22,7 +22,7 @@ from oncelog.values.receipt import Receipt
 
 
 class Producer(ProducerTwin[Api, V]):
-    """Publishes to one topic under one name. Thread-safe; a context manager.
+    """Publishes to one topic under one name. Thread-safe, and threads that wait share requests; a context manager.
 
     Opening it fences every older producer of the same name on the topic. Either every message is given a ``sequence_id``, or
     none is: then they are numbered from ``initial_sequence_id``, or from the last persisted one + 1.

@@ -72,7 +72,10 @@ class Sender(Shell):
                 core.end_batch(self._clock.monotonic())
             if is_awaited:
                 batch.shared.awaited = {*batch.shared.awaited, at}
-                core.end_batch(self._clock.monotonic())
+                if core.queue:
+                    core.hurry(self._clock.monotonic())
+                else:
+                    core.end_batch(self._clock.monotonic())
             elif not core.lingers():
                 core.linger(self._clock.monotonic())
                 self._wake()
@@ -300,12 +303,14 @@ class Sender(Shell):
         finally:
             self._sends = None
             self._sending.release()
-            if self.core.queue and until is not None:
+            if until is not None and (self.core.queue or self.core.open.rows):
                 self._wakes()
 
     def _do_next(self) -> bool:
         """Do one thing that the core says; False: there is nothing."""
         with self._lock:
+            if not self.core.queue:
+                self.core.tick(self._clock.monotonic())
             action = self.core.next(self._clock.monotonic())
         if action is None:
             return False
