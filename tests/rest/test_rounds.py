@@ -114,6 +114,23 @@ async def test_heads_that_never_end_are_looked_at_as_few_at_a_time_as_they_take(
     await asyncio.sleep(0)
 
 
+async def test_a_byte_of_a_long_head_counts_as_a_byte() -> None:
+    """Else 17 clients that send one now and then would have what all others send wait."""
+    shared = Shared(Counting(), Settings(store="memory://"), SystemClock())
+    half = head("GET", "/", *(f"a{number}: {'x' * 640}" for number in range(90)))[:-2]
+    wires = [Wire(shared) for _ in range(20)]
+    for wire in wires:
+        await wire.send(half, turns=9)
+    assert shared.rounds.taken < TAKEN_AT_ONCE // 2
+    before = shared.rounds.taken
+    for wire in wires:
+        wire.protocol.data_received(b"x")
+    assert shared.rounds.taken == before
+    for wire in wires:
+        wire.abort()
+    await asyncio.sleep(0)
+
+
 @pytest.mark.parametrize("raw", [head("GET", "/nothing"), declared(b"four")], ids=["refused", "obeyed"])
 async def test_however_many_connections_wait_a_few_requests_are_begun_in_one_turn_of_the_event_loop(raw: bytes) -> None:
     """500 connections with 512 refusals behind one another each kept everybody waiting for 8 s."""

@@ -407,6 +407,7 @@ class HttpConnection(asyncio.Protocol):
         framing, parts = self._framing, 0
         if framing is None:
             return parts
+        of_head = framing.head_bytes
         try:
             while self._current is None or self._phase == _BODY or (self._pipelines and self._next is None):
                 event = framing.next(data)
@@ -436,7 +437,7 @@ class HttpConnection(asyncio.Protocol):
         if self._phase == _BETWEEN and framing.is_within:
             self._phase, self._due = _HEAD, None
         if self._phase == _HEAD:
-            parts += framing.head_bytes // _HEAD_OF_A_PART
+            parts += max(0, framing.head_bytes - of_head) // _HEAD_OF_A_PART
         elif self._phase == _BODY and self._newest is not None and self._newest.refused is None:
             self._newest.waited = True
             self._shared.bodies.is_still_arriving(self._newest, self._refuse)
