@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -199,6 +200,31 @@ def test_a_message_of_a_topic_that_was_made_anew_moves_no_cursor(client: Client,
         assert consumer.receive() == [anew]
         consumer.ack(anew)
         assert consumer.acknowledged == 1
+
+
+@pytest.mark.parametrize("in_the_background", [False, True])
+def test_an_id_from_before_the_topic_is_refused_and_the_consumer_goes_on(
+    client: Client, filled: str, in_the_background: bool
+) -> None:
+    """It used to end for good, by a position that somebody else had kept."""
+    with Reader(filled, client=client) as reader:
+        old = reader.read(1)[0].message_id
+    client.delete_topic(filled)
+    client.create_topic(filled)
+    with Producer[bytes](filled, client=client) as producer:
+        producer.send_batch([b"0", b"1", b"2"])
+    with Consumer(filled, "s", client=client, timeout=0, ack_interval=0.01) as consumer:
+        first, second = consumer.receive(2, timeout=0)
+        if in_the_background:
+            consumer.ack_async(old)
+            time.sleep(1)
+        with pytest.raises(StaleMessageId):
+            consumer.flush() if in_the_background else consumer.ack(old)
+        consumer.ack(first)
+        consumer.ack_async(second)
+        consumer.flush()
+        assert consumer.acknowledged == second.offset + 1
+        assert offsets(consumer)[:1] == [second.offset + 1]
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["alone", "opened again"])

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from oncelog import Client
 from oncelog.api.api import surrounded
-from oncelog.api.retry import LONGEST_SECONDS, Held, Holds, Tries
+from oncelog.api.retry import LONGEST_SECONDS, Held, Holds, Outage, Tries
 from oncelog.errors import (
     ConnectionFailed,
     GatewayUnavailable,
     OncelogError,
+    Overloaded,
     ResponseTimeout,
     StorageUnavailable,
 )
@@ -203,3 +204,19 @@ def test_who_is_never_answered_again_gives_up_in_a_bounded_time(cut: float, most
     with pytest.raises(ConnectionFailed):
         wait()
     assert world.now <= most + 2 * LONGEST_SECONDS
+
+
+def test_an_outage_is_told_of_once_when_it_takes_long() -> None:
+    outage, refused, broken = Outage(), ConnectionFailed(definite=True), ConnectionFailed(definite=False)
+
+    def told(error: OncelogError, *tries: tuple[float, float]) -> list[float | None]:
+        return [outage.failed(error, began, now) for began, now in tries]
+
+    assert told(refused, (0.0, 0.1), (1.0, 1.9)) == [None, None]
+    assert told(refused, (2.0, 2.1), (3.0, 3.1)) == [2.1, None]
+    outage.heard()
+    assert told(broken, (10.0, 30.0), (30.5, 31.0), (32.0, 32.0)) == [None, None, 2.0], "it was there while it held the first"
+    outage.heard()
+    assert told(refused, (40.0, 45.0)) == [5.0], "nobody has taken the connection all the time"
+    assert told(Overloaded(), (46.0, 47.0)) == [None], "who refuses is there"
+    assert told(refused, (50.0, 51.0), (90.0, 91.0), (91.5, 92.0)) == [None, None, 2.0], "nobody knows what was between"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -67,6 +68,33 @@ def test_a_request_of_a_producer_that_is_sent_again_says_so(
     assert len(lines) == 2
     assert all(line.startswith("producer 'p' of ") and "is sent again in 0." in line for line in lines)
     assert said(caplog, "producer", logging.WARNING) == []
+
+
+@pytest.mark.parametrize("kind", ["client", "producer"])
+def test_a_service_that_is_away_is_told_of_once_after_two_seconds(
+    house: RunningService, topic: str, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    """There were fourteen seconds of silence."""
+    is_away = False
+
+    def handle(request: Request) -> Answer | None:
+        return None if is_away else forward(house.url, request)
+
+    caplog.set_level(logging.WARNING, "oncelog")
+    with fake_server(handle) as fake, Client(fake.url, retry=10) as client:
+        for times in (1, 2):
+            producer = Producer[bytes](topic, client=client, delivery_timeout=10)
+            began, is_away = time.time(), True
+            for call in (lambda: client.stats(topic), lambda: producer.send(b"x"))[:: 1 if kind == "client" else -1]:  # noqa: B023
+                with pytest.raises(errors.ConnectionFailed):
+                    call()
+            with suppress(errors.OncelogError):
+                producer.close()
+            told = [each for each in caplog.records if "the service has been away for" in each.message]
+            assert ([each.levelname for each in told], told[-1].name) == (["WARNING"] * times, f"oncelog.{kind}")
+            assert 2 <= told[-1].created - began < 5
+            is_away = False
+            client.stats(topic)
 
 
 def test_a_producer_that_is_fenced_says_so_once(client: Client, topic: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from oncelog import Message, MessageId
 from oncelog.errors import MessagesExpired
-from oncelog.reading.position import ConsumerPosition, Found, HeldUp, ReaderPosition, Record, Upto
+from oncelog.reading.position import Ahead, ConsumerPosition, Found, HeldUp, ReaderPosition, Record, Upto
 from oncelog.wire.codec import decode_polled, encode
 from oncelog.wire.isolation import Held
 from oncelog.wire.media import ONCELOG_AVRO
@@ -301,3 +301,15 @@ def test_a_reader_is_told_once_of_each_message_that_holds_it_up_for_so_long() ->
     assert [told(3, 0.0, 4.9), told(3, 4.9, 5.0), told(3, 5.0, 9.0)] == [False, True, False]
     assert not told(None, 9.0, 10.0)
     assert [told(4, 10.0, 15.0, since_ms=14_000), told(4, 15.0, 19.0, since_ms=14_000)] == [False, True]
+
+
+def test_what_is_asked_for_is_what_is_wanted_and_more_from_page_to_page() -> None:
+    ahead, counts = Ahead(1_000), list[int]()
+    for _ in range(5):
+        ahead.want(10)
+        counts.append(ahead.count)
+        ahead.grow()
+    assert counts == [10, 40, 160, 640, 1_000]
+    ahead.begin()
+    ahead.want(5_000)
+    assert ahead.count == 1_000

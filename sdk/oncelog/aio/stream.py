@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 from oncelog.api.topics import AsyncApi
 from oncelog.codecs import V
 from oncelog.process.errands import Stopped
-from oncelog.process.procedures import Procedure, got
+from oncelog.process.procedures import got
 from oncelog.process.turns import Loop
+from oncelog.reading.position import ITERATED
 from oncelog.reading.twins import StreamTwin
 from oncelog.values.message import Message
-from oncelog.wire.requests import Polled
 
 
 class AsyncStream(StreamTwin[AsyncApi, V]):
@@ -26,7 +26,7 @@ class AsyncStream(StreamTwin[AsyncApi, V]):
         self._loop = Loop(f"what reads {self._namespace}/{self._topic}")
         self._opening = asyncio.Lock()
         self._is_open = False
-        self._asking: asyncio.Future[Polled] | None = None
+        self._asking: asyncio.Future[Any] | None = None
 
     async def open(self) -> Self:
         """Begin, once; the ``async with`` statement does it. Raises what its twin of threads raises when it is made."""
@@ -59,7 +59,7 @@ class AsyncStream(StreamTwin[AsyncApi, V]):
         if at.records and not self._interrupted and self._clock.monotonic() < at.fresh_until:
             self._loop.check()
             return Message(at.take(1)[0], None, at.source)
-        messages = await self._deliver(1, self._timeout)
+        messages = await self._deliver(1, self._timeout, ITERATED)
         if not messages:
             raise StopAsyncIteration
         return messages[0]
@@ -72,20 +72,20 @@ class AsyncStream(StreamTwin[AsyncApi, V]):
             raise RuntimeError("it is not open; use it in an async with statement, or await its open()")
         self._loop.check()
 
-    async def _deliver(self, limit: int, timeout: float | None) -> list[Message[V]]:
+    async def _deliver(self, limit: int, timeout: float | None, wanted: int | None = None) -> list[Message[V]]:
         """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever)."""
-        if not await self._hold(limit, timeout):
+        if not await self._hold(limit, timeout, wanted):
             return []
         return [Message(record, None, self._at.source) for record in self._at.take(limit)]
 
-    async def _ask(self, call: Callable[[], Polled | Procedure[Polled]]) -> Polled:
+    async def _ask(self, call: Callable[[], Any]) -> Any:
         if self._closed:
             raise Stopped
 
-        async def asked() -> Polled:
+        async def asked() -> Any:
             return await got(call())  # called within the task: cancelled before it begins, it leaves no call that nobody awaits
 
-        asking = self._asking = asyncio.ensure_future(asked())
+        self._asking = asking = asyncio.ensure_future(asked())
         try:
             return await asking
         except asyncio.CancelledError:

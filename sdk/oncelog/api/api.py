@@ -9,6 +9,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from oncelog.api import calls
 from oncelog.api.calls import RETRY_SECONDS
+from oncelog.api.retry import Outage
 from oncelog.api.topics import AsyncApi
 from oncelog.errors import OncelogError, TransactionNotFound, TransactionNotInProgress
 from oncelog.http.credentials import shown
@@ -96,6 +97,7 @@ class Api(forks.MadeHere):
         """The arguments are those of :class:`oncelog.AsyncClient`."""
         self._calls = self._asynchronous(url, token=token, timeout=timeout, retry=retry, verify=verify, cert=cert, proxy=proxy)
         self._unconfirmed = self._calls._unconfirmed
+        self._outage = self._calls._outage
         self._clock = self._calls._clock
 
     @property
@@ -211,6 +213,11 @@ def clock_of(client: AnyApi) -> Clock:
     return client._clock
 
 
+def outage_of(client: AnyApi) -> Outage:
+    """Return what whoever tries by itself through this client tells of failures and answers."""
+    return client._outage
+
+
 class OfTopic(forks.MadeHere, Generic[C]):
     """Works on one topic, through a client that it was given or through one of its own."""
 
@@ -241,6 +248,11 @@ class OfTopic(forks.MadeHere, Generic[C]):
 async def tried(client: AnyApi, call: Callable[[], T | Awaitable[T]]) -> T:
     """As :func:`oncelog.api.calls.tried`."""
     return await calls.tried(client._calls if isinstance(client, Api) else client, call)
+
+
+async def paused(client: AnyApi, seconds: float) -> None:
+    """Return when so many seconds are over, or the client is closed."""
+    await calls.paused(client._calls if isinstance(client, Api) else client, seconds)
 
 
 async def end_rolled_back(client: AnyApi, write_pointer: int, invalid: bool) -> None:

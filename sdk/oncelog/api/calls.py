@@ -15,7 +15,7 @@ from urllib.parse import quote
 from pydantic import TypeAdapter, ValidationError
 
 from oncelog.api.plausible import check_names_rise
-from oncelog.api.retry import Held, Holds, Tries
+from oncelog.api.retry import Held, Holds, Outage, Tries
 from oncelog.errors import DiskFull, InvalidRequest, InvalidResponse, OncelogError
 from oncelog.http.credentials import shown
 from oncelog.http.silence import Again
@@ -84,6 +84,7 @@ class Calls:
         self._timeout = timeout
         self._retry = retry
         self._holds = Holds()
+        self._outage = Outage()
         self._unconfirmed: dict[int, bool] = {}
         """Transactions that were rolled back here, and whose service may not have heard of it → whether they were given up."""
 
@@ -107,14 +108,24 @@ class Calls:
         """
         tries = self._tries(idempotent, seconds) if tries is None else tries
         while True:
+            began = self._clock.monotonic()
             try:
-                return await got(call())
+                answer = await got(call())
             except OncelogError as error:
                 wait = tries.wait_after(error, self._clock.monotonic(), random.random())
                 if wait is None:
                     raise
-                log(_log, logging.INFO, "a call failed and is tried again in %.2f s: %s: %s", wait, error.code, str(error))
+                self._say(error, wait, began)
+            else:
+                self._outage.heard()
+                return answer
             await self._transport.pause(wait)
+
+    def _say(self, error: OncelogError, wait: float, began: float) -> None:
+        log(_log, logging.INFO, "a call failed and is tried again in %.2f s: %s: %s", wait, error.code, str(error))
+        if (away := self._outage.failed(error, began, self._clock.monotonic())) is not None:
+            text = "the service has been away for %.0f s, and calls are tried again: %s: %s"
+            log(_log, logging.WARNING, text, away, error.code, str(error))
 
     def _tries(self, idempotent: bool, seconds: float | None = None, *, held: bool = False) -> Tries:
         seconds = self._retry if seconds is None else seconds
@@ -210,6 +221,7 @@ class Calls:
         for it."""
         tries, begun = self._tries(idempotent), False
         while True:
+            began = self._clock.monotonic()
             try:
                 async with aclosing(self._transport.ask_lines("POST", path, body, media)) as lines:
                     async for line in lines:
@@ -221,6 +233,7 @@ class Calls:
                 wait = None if is_final else tries.wait_after(error, self._clock.monotonic(), random.random())
                 if wait is None:
                     raise
+                self._say(error, wait, began)
             await self._transport.pause(wait)
 
     async def _page(
@@ -281,6 +294,11 @@ def check_generation(generation: int | None) -> None:
 async def tried(calls: Calls, call: Callable[[], T | Awaitable[T]]) -> T:
     """Make a call that is idempotent, and again for as long as this client insists. Raises the last try's OncelogError."""
     return await calls._trying(call, idempotent=True)
+
+
+async def paused(calls: Calls, seconds: float) -> None:
+    """Return when so many seconds are over, or the client is closed."""
+    await calls._transport.pause(seconds)
 
 
 def quoted(name: str) -> str:

@@ -37,6 +37,8 @@ LONGEST_SECONDS = 2.0
 """A service that reopens its store or restarts is back within seconds; waiting longer only adds to that."""
 LONGEST_ASKED_SECONDS = 30.0
 """Of a ``Retry-After`` no more is heeded: nobody on the way to the service decides that its clients stand still."""
+AWAY_SECONDS = 2.0
+"""Then who waits for a service that is away wants to know: a restart takes less, mostly."""
 _UNCUT = 0.75
 """Of the time after which a request was cut, what the next ones wait."""
 _LEAST_CUT_SECONDS = 1.0
@@ -56,6 +58,8 @@ _TRANSIENT = (
     QuotaExceeded,
     RequestTimeout,
 )
+_AWAY = (ConnectionFailed, StorageUnavailable, StorageFailed, TransactionsUnavailable)
+"""With these nothing of the service, or of what it stands on, answers."""
 _NEVER_OTHERWISE = (SequenceReused, InvalidRequest, RequestTooLarge)
 """The same request is refused with these whenever it comes."""
 _ENDS_A_PRODUCER = (ProducerFenced, ProducerEnded, SequenceGap, ClientClosed)
@@ -148,6 +152,37 @@ class Tries:
         self.perhaps_done = self.perhaps_done or not error.definite
         self.last_failure = error
         return wait
+
+
+class Outage:
+    """Says once of a service that is away that it is, when that takes so long that whoever waits is to be told."""
+
+    __slots__ = ("_is_told", "_last", "_since")
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        """When it was found to be away."""
+        self._last = 0.0
+        self._is_told = False
+
+    def heard(self) -> None:
+        """The service has answered."""
+        self._since, self._is_told = None, False
+
+    def failed(self, error: OncelogError, began: float, now: float) -> float | None:
+        """A try that began then has failed, and another one follows. The seconds that the service has been away, if that is to be
+        told now."""
+        if not isinstance(error, _AWAY):
+            self.heard()
+            return None
+        if self._since is None or began - self._last > LONGEST_ASKED_SECONDS:  # nobody has asked meanwhile: it may be another one
+            # Of a try that was to wait on the service it is not known when that went away.
+            self._since, self._is_told = began if error.definite else now, False
+        self._last = now
+        if self._is_told or now - self._since < AWAY_SECONDS:
+            return None
+        self._is_told = True
+        return now - self._since
 
 
 class Holds:

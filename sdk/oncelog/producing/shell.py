@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, suppress
 from logging import INFO, WARNING, getLogger
 from typing import Any, NamedTuple
 
-from oncelog.api.api import AnyApi, clock_of
+from oncelog.api.api import AnyApi, clock_of, outage_of
 from oncelog.errors import InitialSequenceIdTaken, OncelogError
 from oncelog.process import exits, forks
 from oncelog.process.logs import log
@@ -71,6 +71,7 @@ class Shell:
         """``lock``: is held for single steps of the core."""
         self._address = address
         self._clock = clock_of(address.client)
+        self._outage = outage_of(address.client)
         self._policy = policy
         self._lock = lock
 
@@ -132,13 +133,19 @@ class Shell:
         if isinstance(action, Complete):
             self._complete(action)
         elif isinstance(action, Publish):
+            began = self._clock.monotonic()
             try:
                 runs = await self._publish(action.request)
             except OncelogError as error:
                 with self._lock:
                     wait = self.core.failed(error, self._clock.monotonic(), random.random())
                 self._say(error, wait)
+                away = None if wait is None else self._outage.failed(error, began, self._clock.monotonic())
+                if away is not None:
+                    text = "%s: the service has been away for %.0f s, and the request is sent again: %s: %s"
+                    log(_log, WARNING, text, str(self), away, error.code, str(error))
             else:
+                self._outage.heard()
                 with self._lock:
                     self.core.answered(runs, self._clock.monotonic())
                 self._note_use()

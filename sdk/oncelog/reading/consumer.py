@@ -21,7 +21,7 @@ from oncelog.process import exits, forks
 from oncelog.process.exits import EXIT_SECONDS
 from oncelog.process.procedures import drive
 from oncelog.reading.stream import Stream
-from oncelog.reading.twins import FOR_EVER, ConsumerTwin
+from oncelog.reading.twins import ConsumerTwin
 from oncelog.values.message import Message
 from oncelog.values.numbers import check_timeout
 from oncelog.values.start import Start
@@ -249,7 +249,7 @@ class Consumer(ConsumerTwin[Api, V], Stream[V]):
         None: there never will be."""
         with self._guard:
             is_mine = self._thread is threading.current_thread()
-            if self._closed or not is_mine or isinstance(self._failure, FOR_EVER):
+            if self._closed or not is_mine or self._has_ended:
                 self._thread = None if is_mine else self._thread
                 return None
             if self._pending is None:

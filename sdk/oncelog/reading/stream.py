@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Self
+from typing import Any, Self
 
 from oncelog.api.api import Api
 from oncelog.codecs import V
 from oncelog.errors import ConsumerClosed, ReaderClosed
 from oncelog.process.errands import Errands
-from oncelog.process.procedures import Procedure, drive, got
+from oncelog.process.procedures import drive, got
+from oncelog.reading.position import ITERATED
 from oncelog.reading.twins import StreamTwin
 from oncelog.values.message import Message
-from oncelog.wire.requests import Polled
 
 
 class Stream(StreamTwin[Api, V]):
@@ -29,15 +29,15 @@ class Stream(StreamTwin[Api, V]):
         """Whether a message would be delivered without waiting. Delivers nothing itself."""
         return drive(self._has_message())
 
-    def _ask(self, call: Callable[[], Polled | Procedure[Polled]]) -> Polled | Procedure[Polled]:
+    def _ask(self, call: Callable[[], Any]) -> Any:
         return self._errands.run(lambda: drive(got(call())))
 
     def __enter__(self) -> Self:
         return self
 
-    def _deliver(self, limit: int, timeout: float | None) -> list[Message[V]]:
+    def _deliver(self, limit: int, timeout: float | None, wanted: int | None = None) -> list[Message[V]]:
         """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever)."""
-        if not drive(self._hold(limit, timeout)):
+        if not drive(self._hold(limit, timeout, wanted)):
             return []
         at = self._at
         messages: list[Message[V]] = [Message(record, None, at.source) for record in islice(at.records, limit)]
@@ -51,7 +51,7 @@ class Stream(StreamTwin[Api, V]):
         while not self._closed:
             if not records or self._interrupted or monotonic() >= at.fresh_until:
                 try:
-                    first = self._deliver(1, self._timeout)
+                    first = self._deliver(1, self._timeout, ITERATED)
                 except (ReaderClosed, ConsumerClosed):
                     return  # by another thread, or a signal handler
                 if not first:

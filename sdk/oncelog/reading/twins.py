@@ -11,12 +11,13 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from math import inf
 from typing import Any, Generic, Literal
 
-from oncelog.api.api import C, OfTopic
+from oncelog.api.api import C, OfTopic, paused
 from oncelog.api.calls import check_generation
 from oncelog.api.options import BegunTransaction, Isolation
-from oncelog.api.retry import may_retry
+from oncelog.api.retry import may_retry, pause
 from oncelog.codecs import V, codec_for
 from oncelog.errors import (
     ConsumerClosed,
@@ -36,7 +37,7 @@ from oncelog.process.errands import Stopped
 from oncelog.process.procedures import Procedure, called, got
 from oncelog.process.tracing import Place, switch
 from oncelog.reading.older import OlderService, stable_offsets
-from oncelog.reading.position import ConsumerPosition, FetchedAhead, Found, HeldUp, ReaderPosition, Upto
+from oncelog.reading.position import ITERATED, Ahead, ConsumerPosition, FetchedAhead, Found, HeldUp, ReaderPosition, Upto
 from oncelog.values.message import Message, Source, check_place
 from oncelog.values.numbers import MILLISECOND, check_count, check_seconds, check_timeout
 from oncelog.values.start import Start, is_latest, start_position
@@ -47,7 +48,7 @@ from oncelog.wire.requests import ConsumeRequest, Polled
 from oncelog.wire.transaction import Transaction
 
 PAGE = 5_000
-"""Messages fetched at once; the service ends a page by bytes too."""
+"""Messages fetched at once at most; the service ends a page by bytes too."""
 WAIT_SECONDS = 20.0
 """How long one request is held on the service when there is nothing yet."""
 ACK_SECONDS = 1.0
@@ -73,7 +74,7 @@ class StreamTwin(OfTopic[C], Generic[C, V]):
         self._at = at
         self._timeout = timeout
         at.source = Source(codec_for(codec))
-        self._page_size = page_size
+        self._ahead = Ahead(page_size)
         self._held: Held | None = None
         self._held_up = HeldUp()
         self._closed = False
@@ -126,8 +127,8 @@ class StreamTwin(OfTopic[C], Generic[C, V]):
         """Ask once for more. Raises Stopped."""
         raise NotImplementedError
 
-    def _ask(self, call: Callable[[], Polled | Procedure[Polled]]) -> Polled | Procedure[Polled]:
-        """Return the answer. Raises Stopped once it is closed."""
+    def _ask(self, call: Callable[[], Any]) -> Any:
+        """Return what the call does, which may be a procedure. Raises Stopped once it is closed."""
         raise NotImplementedError
 
     def _place(self) -> Place:
@@ -137,9 +138,10 @@ class StreamTwin(OfTopic[C], Generic[C, V]):
         """Return the answer, as :meth:`_ask`; traced where this process does."""
         tracing = switch.tracing
         if tracing is None:
-            return await got(self._ask(call))
+            answer: Polled = await got(self._ask(call))
+            return answer
         with tracing.receive(*place_of(self)) as receiving:
-            polled = await got(self._ask(call))
+            polled: Polled = await got(self._ask(call))
             receiving.brought(polled.messages)
             return polled
 
@@ -157,6 +159,7 @@ class StreamTwin(OfTopic[C], Generic[C, V]):
         at = self._at
         at.drop_expired(self._clock.monotonic())
         while not at.records or self._interrupted:
+            self._ahead.want(ITERATED)
             try:
                 found = await self._fetch(0)
             except Stopped:
@@ -165,8 +168,11 @@ class StreamTwin(OfTopic[C], Generic[C, V]):
                 return False
         return True
 
-    async def _hold(self, limit: int, timeout: float | None) -> bool:
-        """Wait until there is a message to deliver; False: there is none after ``timeout`` seconds (None waits for ever)."""
+    async def _hold(self, limit: int, timeout: float | None, wanted: int | None = None) -> bool:
+        """Wait until there is a message to deliver; False: there is none after ``timeout`` seconds (None waits for ever).
+
+        ``wanted``: messages that the first page is to bring, else ``limit``.
+        """
         check_count("limit", limit)
         check_timeout(timeout)
         self._check()
@@ -174,13 +180,23 @@ class StreamTwin(OfTopic[C], Generic[C, V]):
         now = self._clock.monotonic()
         end = None if timeout is None else now + timeout
         at.drop_expired(now)
+        empty = 0
         while not at.records or self._interrupted:
-            left = WAIT_SECONDS if end is None else min(WAIT_SECONDS, max(0.0, end - self._clock.monotonic()))
+            began = self._clock.monotonic()
+            self._ahead.want(wanted or limit)
+            left = WAIT_SECONDS if end is None else min(WAIT_SECONDS, max(0.0, end - began))
             try:
                 found = await self._fetch(int(left * 1000))
+                now = self._clock.monotonic()
+                if not at.records and (found is Found.UNDECIDED or (end is not None and now >= end)):
+                    return False
+                if not at.records and found is Found.END:
+                    # Whoever answers has not waited, or not for long, who knows why: to ask again at once would go on for ever.
+                    short = min(pause(empty, 1.0) - (now - began), inf if end is None else end - now)
+                    empty = empty + 1 if short > 0 else 0
+                    if short > 0:
+                        await got(self._ask(partial(paused, self._client, short)))
             except Stopped:
-                return False
-            if not at.records and (found is Found.UNDECIDED or (end is not None and self._clock.monotonic() >= end)):
                 return False
         return True
 
@@ -274,6 +290,7 @@ class ReaderTwin(StreamTwin[C, V]):
         if is_latest(start):
             start, generation = await self._latest()
         self._at.begin(start, inclusive, generation)
+        self._ahead.begin()
 
     async def _latest(self) -> tuple[int, int]:
         """The offset behind the last message that is stable, or of all, and the generation that it is of."""
@@ -307,7 +324,8 @@ class ReaderTwin(StreamTwin[C, V]):
 
     async def _fetch(self, wait_ms: int) -> Found:
         while True:
-            asked, began = self._at.asks(wait_ms, self._transaction_bytes()), self._clock.monotonic()
+            asked = replace(self._at.asks(wait_ms, self._transaction_bytes()), limit=self._ahead.count)
+            began = self._clock.monotonic()
             try:
                 polled = await self._poll(asked)
             except MessagesExpired as error:
@@ -319,11 +337,13 @@ class ReaderTwin(StreamTwin[C, V]):
                 if self._has_moved(asked):
                     return Found.MORE
                 self._note_held(polled.held, began)
+                if polled.messages:
+                    self._ahead.grow()
                 return self._at.answered(asked, polled, self._clock.monotonic())
 
     def _has_moved(self, asked: ConsumeRequest) -> bool:
         """Whether another task has moved it since this was asked: what came lies elsewhere, or is held already."""
-        return self._at.asks(asked.wait or 0, asked.transaction) != asked
+        return replace(self._at.asks(asked.wait or 0, asked.transaction), limit=asked.limit) != asked
 
     def _transaction_bytes(self) -> bytes | None:
         transaction = self._transaction
@@ -389,6 +409,7 @@ class ConsumerTwin(StreamTwin[C, V]):
         self._home = forks.here()
         self._pending: Upto | None = None
         self._failure: OncelogError | None = None
+        self._has_ended = False
         self._untold = False  # whether the failure was met in the background, and was not raised yet
         self._made()
 
@@ -453,7 +474,8 @@ class ConsumerTwin(StreamTwin[C, V]):
         if self._at.records:
             return Found.MORE
         opened, began = self._opened, self._clock.monotonic()
-        asked = self._at.asks(opened.epoch, opened.generation, self._page_size, wait_ms)
+        count = self._ahead.count
+        asked = self._at.asks(opened.epoch, opened.generation, count, wait_ms)
         try:
             polled = await self._received(partial(self._client.receive, self._topic, self._subscription, asked, self._namespace))
         except OncelogError as error:
@@ -463,9 +485,11 @@ class ConsumerTwin(StreamTwin[C, V]):
                 return Found.MORE
             self._note(error)
             raise
-        if self._opened is not opened or self._at.asks(opened.epoch, opened.generation, self._page_size, wait_ms) != asked:
+        if self._opened is not opened or self._at.asks(opened.epoch, opened.generation, count, wait_ms) != asked:
             return Found.MORE  # another task has moved it meanwhile: what came lies elsewhere, or is held already
         self._note_held(polled.held, began)
+        if polled.messages:
+            self._ahead.grow()
         return self._at.answered(polled, self._clock.monotonic())
 
     async def _sought(self) -> None:
@@ -481,8 +505,9 @@ class ConsumerTwin(StreamTwin[C, V]):
         with self._guard:
             self._pending = None
         self._at.begin()
+        self._ahead.begin()
         # Also where a signal handler has acknowledged in between, under the epoch that the seek has fenced.
-        self._failure, self._interrupted = None, False
+        self._failure, self._interrupted, self._has_ended = None, False, False
         # At the end: interrupted before it, the consumer is fenced, and leaves nothing out.
         self._opened, self._acknowledged = sought, sought.cursor
 
@@ -491,7 +516,9 @@ class ConsumerTwin(StreamTwin[C, V]):
         try:
             cursor = await got(self._client.acknowledge(self._topic, self._subscription, asked, self._namespace, within=within))
         except OncelogError as error:
-            self._note(error)
+            # Refused for an id that its caller has from elsewhere, this consumer is none the worse: the next page would say so.
+            if upto.offset is not None or not isinstance(error, StaleMessageId):
+                self._note(error)
             raise
         with self._guard:
             self._acknowledged = max(self._acknowledged, cursor)
@@ -511,7 +538,7 @@ class ConsumerTwin(StreamTwin[C, V]):
             if not may_retry(error, idempotent=True):
                 with self._guard:
                     # What was acknowledged behind it meanwhile may be none the worse.
-                    if self._pending is pending or isinstance(error, FOR_EVER):
+                    if self._pending is pending or self._has_ended:
                         self._pending = None
             raise
 
@@ -536,7 +563,7 @@ class ConsumerTwin(StreamTwin[C, V]):
     def _note(self, error: OncelogError) -> None:
         """This consumer has ended, if it has."""
         if isinstance(error, FOR_EVER):
-            self._failure, self._interrupted = error, True
+            self._failure, self._interrupted, self._has_ended = error, True, True
             self._rest()
             self._log.warning("a %s has ended: %s: %s", str(self), error.code, str(error))
 
@@ -544,7 +571,7 @@ class ConsumerTwin(StreamTwin[C, V]):
         failure = self._failure
         if failure is not None:
             self._untold = False
-            if isinstance(failure, FOR_EVER):
+            if self._has_ended:
                 self._rest()
             else:
                 self._failure = None
