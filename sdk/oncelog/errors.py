@@ -562,7 +562,7 @@ class InitialSequenceIdTaken(OncelogError):
 
 
 class CodecError(OncelogError):
-    __doc__ = "A value could not be turned into bytes, or bytes into a value."
+    __doc__ = "A value cannot be encoded, or not so that it is read back equal; or bytes cannot be decoded."
 
 
 class CheckpointConflict(OncelogError):
