@@ -8,7 +8,7 @@ import pytest
 
 from oncelog_service.clock import SystemClock
 from oncelog_service.config import Settings
-from oncelog_service.rest.bounds.rounds import AT_ONCE, ONCE, TAKEN_AT_ONCE, Rounds
+from oncelog_service.rest.bounds.rounds import AT_ONCE, HELD_BYTES, ONCE, TAKEN_AT_ONCE, Rounds
 from oncelog_service.rest.exchange import Admitted, Head
 from oncelog_service.rest.limits import PARTS_OF_A_REQUEST
 from oncelog_service.rest.protocol import Shared
@@ -92,6 +92,22 @@ async def test_of_what_arrives_on_many_connections_in_one_turn_a_part_is_looked_
         assert len(wire.answers()) == 1
         assert wire.reads
         wire.abort()
+    await asyncio.sleep(0)
+
+
+async def test_what_waits_of_what_has_arrived_is_bounded_in_bytes_and_beyond_that_nothing_does() -> None:
+    """A thousand bodies, of each what a connection reads at a time, were 250 MB that no bound knew of."""
+    shared = Shared(Counting(), Settings(store="memory://"), SystemClock())
+    wires, part = [Wire(shared) for _ in range(300)], b"x" * 2**18
+    shared.rounds.taken = 10 * TAKEN_AT_ONCE
+    shared.rounds.begin_anew_soon()
+    for wire in wires:
+        wire.protocol.data_received(head("POST", "/", "content-length: 8000000") + part)
+    assert HELD_BYTES - 2**19 < shared.rounds.held <= HELD_BYTES
+    wires[0].protocol.connection_lost(None)
+    for wire in wires[1:]:
+        wire.abort()
+    await until(lambda: not shared.rounds.held)
     await asyncio.sleep(0)
 
 

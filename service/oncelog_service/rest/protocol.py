@@ -59,7 +59,7 @@ from oncelog_service.config import Settings
 from oncelog_service.logs import as_said, asking
 from oncelog_service.rest.answer import Answer, refusal
 from oncelog_service.rest.bounds.places import Awaited, Places, Waits
-from oncelog_service.rest.bounds.rounds import TAKEN_AT_ONCE, Rounds
+from oncelog_service.rest.bounds.rounds import HELD_BYTES, TAKEN_AT_ONCE, Rounds
 from oncelog_service.rest.bounds.unread import BUFFER_BYTES, Unread
 from oncelog_service.rest.exchange import CONTINUE, PIPELINE, Admitted, Exchange, Head, Step
 from oncelog_service.rest.framing import Framing, Request
@@ -298,6 +298,8 @@ class HttpConnection(asyncio.Protocol):
         """The client has asked for it with a request, and with all that follow."""
         self._will_look = False
         """Something of that waits for the next turn of the event loop."""
+        self._held = 0
+        """Bytes of what does, where it was not looked at when it came."""
         self._ends_soon = False
         """The answer to the last request that has come is the last one."""
 
@@ -393,11 +395,13 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         rounds = self._shared.rounds
-        if rounds.taken < TAKEN_AT_ONCE or self._framing is None:
+        if self._framing is None or rounds.taken < TAKEN_AT_ONCE or rounds.held + len(data) > HELD_BYTES:
             rounds.taken += self._look_at(data, PARTS_AT_ONCE) + len(data) // _BYTES_OF_A_PART
             if rounds.taken > TAKEN_AT_ONCE // 2:
                 rounds.begin_anew_soon()
         else:
+            rounds.held += len(data)
+            self._held += len(data)
             self._framing.hold(data)
             self._read_on(self._framing)
             self._look_soon()
@@ -464,6 +468,8 @@ class HttpConnection(asyncio.Protocol):
     def look_on(self, most: int) -> int:
         """Looks at about so many parts of what waits; returns how many it was."""
         self._will_look = False
+        self._shared.rounds.held -= self._held
+        self._held = 0
         if self._is_over:
             self._read_no_more()
             return 0

@@ -2,7 +2,8 @@
 
 The invariants:
 
-* Of what arrives, so much is looked at at once as costs about 10 ms; the rest waits.
+* Of what arrives, so much is looked at at once as costs about 10 ms; the rest waits, where that is no more than HELD_BYTES: no
+  other bound knows of it.
 * In one turn of the event loop so much is looked at as costs about 2 ms, however many connections wait, and whose they are: who
   comes meanwhile is served between two turns.
 * Addresses go round, and within one its connections: each time one connection is looked at as far as ONCE goes.
@@ -28,6 +29,9 @@ TAKEN_AT_ONCE = 4_096
 """Parts of what arrives on all connections, before what else does waits: 128 requests. Few have as many connections that ask at
 the same time, and each that waits is asked by two system calls not to send, and to go on."""
 
+HELD_BYTES = 16 * 2**20
+"""Of all connections: of each one what it has read, 256 KiB at most."""
+
 
 class Waiting(Protocol):
     """A connection, as far as it matters here."""
@@ -50,6 +54,8 @@ class Rounds:
         self.taken = 0
         """Parts of what has arrived, and was looked at at once, lately."""
         self._begins_anew = False
+        self.held = 0
+        """Bytes of what was not."""
 
     def begin_anew_soon(self) -> None:
         """In the next turn of the event loop, so much is looked at at once again."""
