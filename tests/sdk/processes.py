@@ -5,6 +5,7 @@ returns is printed behind its name."""
 from __future__ import annotations
 
 import atexit
+import logging
 import multiprocessing
 import os
 import pickle
@@ -432,6 +433,19 @@ def cannot_acknowledge(url: str, topic: str) -> None:
         consumer.ack_async(consumer.receive(1)[0])
     begun = time.monotonic()
     after_the_end(lambda: print("exit", time.monotonic() - begun, flush=True))
+
+
+def logs_last(_: str, __: str) -> None:
+    """What it says just before it ends is with a handler that takes its time."""
+
+    class Slow(logging.StreamHandler[Any]):
+        def emit(self, record: logging.LogRecord) -> None:
+            time.sleep(0.4)
+            super().emit(record)
+
+    logging.basicConfig(level=logging.INFO, handlers=[Slow()])
+    with Client("http://127.0.0.1:9", retry=0.5) as client:
+        raises(errors.ConnectionFailed, lambda: client.stats("t"))
 
 
 def sends_late_in_vain(url: str, topic: str) -> None:

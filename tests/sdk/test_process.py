@@ -171,6 +171,12 @@ def test_what_cannot_be_done_at_the_exit_is_named_and_does_not_hold_it_up(
     assert re.search("^producer 'late' of .* 1 messages have no outcome and are given up, sequence ids 0 to 0", err, re.MULTILINE)
 
 
+@pytest.mark.real
+def test_what_was_said_just_before_the_exit_reaches_a_handler_that_takes_its_time(house: RunningService, topic: str) -> None:
+    _, err = run(house.url, topic, "logs_last")
+    assert err.count("a call failed and is tried again in 0.") >= 3
+
+
 def test_what_is_lost_is_logged_and_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.warns(ResourceWarning, match="a message"):
         exits.say("a message")
