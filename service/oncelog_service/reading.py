@@ -85,6 +85,7 @@ class Scans:
         self._threads = workers.pool(_SCANNING, "oncelog-scan")
         self._large_pages = asyncio.Semaphore(_LARGE_PAGES)
         self._columns = asyncio.Semaphore(1)
+        self._lists = asyncio.Semaphore(1)
 
     def make_ready(self) -> None:
         """Begins a thread, for a process that exits. Raises RuntimeError: there is none."""
@@ -101,6 +102,10 @@ class Scans:
     def place_of_columns(self) -> Place:
         """The same for columns, one by one: their cells are objects until they are joined, five times what they are then."""
         return Place(self._columns)
+
+    def place_of_list(self, share: Share) -> Place:
+        """The same while rows of many topics are read: in Python, so that threads would only make each other wait."""
+        return Place(self._lists, share)
 
     async def read(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """As :func:`read`. A call that has not begun when no caller waits for it any more never does."""

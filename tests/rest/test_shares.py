@@ -281,3 +281,26 @@ async def _waiting_for_what_is_held(service: Service) -> int:
 
 async def _waiting_for_a_message(service: Service) -> bool:
     return bool(service.opening.topics.logs.opened["default", "t"].topic.arrivals._waiting)
+
+
+async def _lists(service: Service) -> tuple[int, int]:
+    """How many may begin to read rows of many topics, and how many wait to."""
+    lists = service.scans._lists
+    return lists._value, len(lists._waiters or ())
+
+
+@pytest.mark.parametrize("path", ["/v1/namespaces", "/v1/namespaces/default/topics", "/v1/namespaces/default/stats"])
+def test_rows_of_many_topics_are_read_for_one_request_at_a_time(house: House, path: str) -> None:
+    async def take(service: Service) -> None:
+        await service.scans._lists.acquire()
+
+    async def give_back(service: Service) -> None:
+        service.scans._lists.release()
+
+    house.service.on_loop(take)
+    asked = house.pool.submit(house.quiet.request, "GET", path)
+    until(lambda: house.service.on_loop(_lists) == (0, 1), "it waits")
+    assert house.publish(house.quiet).status_code == 200
+    house.service.on_loop(give_back)
+    assert asked.result(PATIENCE).status_code == 200
+    assert house.service.on_loop(_lists) == (1, 0)

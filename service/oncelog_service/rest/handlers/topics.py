@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec, TypeVar
+
 from oncelog.message_id import MessageId
 from oncelog.wire.models import ErasedMessage, EraseMessage, ListedTopic, NamespacePolicies, Topic, TopicStats, Trimmed, TrimTopic
 from oncelog.wire.names import check_namespace
@@ -11,6 +14,9 @@ from oncelog_service.properties import told_properties
 from oncelog_service.rest import cdap
 from oncelog_service.rest.bodies import query_limit, query_optional_int, query_texts, read_json
 from oncelog_service.rest.routes import Call
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _LOOKED_AT = 500
 """Topics at a time, of which who asks may know few."""
@@ -52,7 +58,7 @@ async def get(call: Call) -> Topic | dict[str, str]:
 async def list_(call: Call) -> list[str]:
     """The names, sorted, of those that who asks has a right on."""
     namespace = call.path["namespace"]
-    names = await call.service.opening.topics.directory.names(namespace)
+    names = await _alone(call, call.service.opening.topics.directory.names, namespace)
     return await call.seen(names, lambda who, name: who.may(Right.DESCRIBE, namespace, name))
 
 
@@ -117,7 +123,7 @@ async def list_stats(call: Call) -> list[ListedTopic]:
     listing, found = call.service.opening.topics.listing, list[ListedTopic]()
     after, limit = call.query.get("after", ""), query_limit(call)
     while len(found) < limit:
-        there = await listing.rows_behind(namespace, after, max(limit, _LOOKED_AT))
+        there = await _alone(call, listing.rows_behind, namespace, after, max(limit, _LOOKED_AT))
         if not there:
             break
         seen = await call.seen(there, lambda who, row: who.may(Right.DESCRIBE, namespace, row[0]))
@@ -126,10 +132,17 @@ async def list_stats(call: Call) -> list[ListedTopic]:
     return found
 
 
+async def _alone(call: Call, read: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Reads rows of many topics, one request at a time."""
+    with call.service.scans.place_of_list(call) as place:
+        await place.take()
+        return await read(*args, **kwargs)
+
+
 async def namespaces(call: Call) -> list[str]:
     """Every namespace that has a topic or a policy, sorted, of those in which who asks may have a right."""
     topics = call.service.opening.topics
-    there = await topics.directory.namespaces() | topics.policies.namespaces
+    there = await _alone(call, topics.directory.namespaces) | topics.policies.namespaces
     return await call.seen(sorted(there), lambda who, namespace: who.knows(namespace))
 
 
