@@ -37,11 +37,14 @@ async def offsets(call: Call, asked: AskOffsets) -> Answer:
     await _check(call, asked)
     found: dict[str, tuple[Ranges, TopicAsked]] = {}
     elsewhere: dict[str, dict[str, TopicAsked]] = {}
-    for topic, about in asked.topics.items():
-        try:
-            found[topic] = (await _ranges(call, topic), about)
-        except NotServedHere as there:
-            elsewhere.setdefault(there.url, {})[topic] = about
+    for at, part in enumerate(slices(asked.topics.items(), _CHECKED_AT_ONCE)):
+        if at:
+            await asyncio.sleep(0)
+        for topic, about in part:
+            try:
+                found[topic] = (await _ranges(call, topic), about)
+            except NotServedHere as there:
+                elsewhere.setdefault(there.url, {})[topic] = about
     if elsewhere and not found and len(elsewhere) == 1:
         raise NotServedHere(url=next(iter(elsewhere)))
     with call.service.waits.holding(len(call.body)) as may_wait:
@@ -50,7 +53,10 @@ async def offsets(call: Call, asked: AskOffsets) -> Answer:
             answer = await _everywhere(call, found, elsewhere, wait)
         else:
             await wait_for_more([*found.values()], wait, call.service.clock)
-            answer = await _here(found)
+            with call.service.scans.place_of_list(call) as place:
+                if len(found) > _CHECKED_AT_ONCE:
+                    await place.take()
+                answer = await _here(found)
     encoded = await json_in_slices(call, answer)
     await _check(call, asked)
     return encoded
