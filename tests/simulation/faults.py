@@ -208,7 +208,7 @@ SOON = {
     "a_failed_write_is_passed_over": 25,
     "what_failed_stays_in_the_map": 25,
     "writes_stand_on_no_lease": 32,
-    "a_trim_is_not_on_disk": 5,
+    "a_trim_is_not_on_disk": 6,
     "a_relay_numbers_anew_what_another_one_has_numbered": 2,
 }
 """Fault → a seed that sees it soon."""
