@@ -76,7 +76,12 @@ def test_a_new_subscription_begins_where_it_is_told_to(house: House, start: Any,
 
 def test_a_start_that_is_not_there_is_refused_and_leaves_no_subscription(house: House) -> None:
     publish(house, 1)
-    for start, error in ((2, OffsetOutOfRange), (MessageId(2**50, 0), InvalidMessageId), (2**70, OffsetOutOfRange)):
+    for start, error in (
+        (2, OffsetOutOfRange),
+        (MessageId(2**50, 0), InvalidMessageId),
+        (2**63 - 1, OffsetOutOfRange),
+        (2**70, ValueError),
+    ):
         with pytest.raises(error):
             consumer(house, start=start)
     assert list(house.client.subscriptions("t")) == []
