@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from io import BytesIO
 from typing import Any
+from unittest import mock
 
 import fastavro
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from oncelog.errors import InvalidRequest
+from oncelog.wire import codec
 from oncelog.wire.avro_parts import encode_long
 from oncelog.wire.avro_strict import NotAvro, TooManyItems, compile_reader, read_long, read_whole
 from oncelog.wire.codec import (
+    _decode_one_run,
     decode_plain,
     decode_publish_request,
+    decode_published,
     encode_publish_request,
     encode_publish_response,
     encode_stored,
 )
 from oncelog.wire.media import ONCELOG_AVRO
-from oncelog.wire.requests import STORED, PublishRequest, PublishResponse, ReceiptRun
+from oncelog.wire.requests import DUPLICATE, STORED, PublishRequest, PublishResponse, ReceiptRun
 from tests.sdk.test_wire import records_of
 
 EVERYTHING = {
@@ -160,6 +164,8 @@ def test_a_plain_publish_is_read_as_its_schema_says_and_nothing_else_is(request:
     """Also where any bytes of it are others: what is read so is what all of the schema's reader would make of it."""
     body = bytearray(encode_publish_request(request))
     assert (decode_plain(bytes(body), 100) is not None) == (request.keys is None)
+    with pytest.raises(InvalidRequest):
+        decode_publish_request(ONCELOG_AVRO, bytes(body) + b"\0\0", 100)
     for _ in range(data.draw(st.integers(0, 3))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     sent = bytes(body[: data.draw(st.sampled_from([len(body), len(body) - 1]))]) + data.draw(st.sampled_from([b"", b"\0"]))
@@ -168,8 +174,72 @@ def test_a_plain_publish_is_read_as_its_schema_says_and_nothing_else_is(request:
         whole = decode_publish_request(f"{ONCELOG_AVRO}; q=1", sent, 100)  # which goes by the schema
         assert (plain, plain.sequence_ids, plain.size) == (whole, whole.sequence_ids, whole.size)
     assert decode_plain(sent, 0) is None, "no more items than may be"
-    with pytest.raises(InvalidRequest):
-        decode_publish_request(ONCELOG_AVRO, bytes(body) + b"\0\0", 100)
+
+
+@settings(deadline=None)
+@given(
+    publishes(),
+    st.sampled_from(["", "ids", "no ids", "no producer", "write_pointer", "expected_offset", "properties", "ttls", "many"]),
+)
+@example(PublishRequest([b"a", b"b"], "p", None, [3, 5]), "")
+@example(PublishRequest([b"a", b"b"], "p", None, [5, 4]), "")
+def test_a_publish_is_written_to_the_bytes_that_its_schema_says(request: PublishRequest, odd: str) -> None:
+    count = len(request.payloads)
+    if odd == "ids" and request.sequence_ids is not None:
+        request.sequence_ids = [each // 2 for each in request.sequence_ids]
+    elif odd == "no ids":
+        request.sequence_ids = None
+    elif odd == "no producer":
+        request.producer = None
+    elif odd == "properties":
+        request.properties = [{"a": "b"}] * count
+    elif odd == "ttls":
+        request.ttls = [7] * count
+    elif odd in ("write_pointer", "expected_offset"):
+        setattr(request, odd, 5)
+    elif odd == "many":
+        request.payloads = [*request.payloads] * 16
+    written = encode_publish_request(request)
+    with mock.patch.object(codec, "_encode_plain", return_value=None):
+        assert written == encode_publish_request(request)
+
+
+ANSWERS = st.builds(
+    PublishResponse,
+    st.lists(
+        st.builds(
+            ReceiptRun,
+            st.sampled_from([STORED, DUPLICATE]),
+            LONGS,
+            st.none() | LONGS,
+            st.none() | st.binary(min_size=20, max_size=20) | st.binary(max_size=3),
+            st.none() | LONGS,
+        ),
+        max_size=2,
+    ),
+    st.none() | LONGS,
+    *[LONGS, st.integers(0, 2**31 - 1)] * 2,
+)
+
+
+@settings(deadline=None)
+@given(ANSWERS, st.data())
+def test_an_answer_of_one_run_is_read_as_its_schema_says_and_nothing_else_is(response: PublishResponse, data: Any) -> None:
+    """Also where any bytes of it are others."""
+    body = bytearray(encode_publish_response(ONCELOG_AVRO, response))
+    assert decode_published(bytes(body)) == response
+    is_plain = response.write_pointer is None and len(response.receipts) == 1
+    ids, places = [each.message_id for each in response.receipts], (response.start_sequence_id, response.end_sequence_id)
+    assert _decode_one_run(bytes(body) + b"\0") is None
+    assert (_decode_one_run(bytes(body)) is not None) == (
+        is_plain and (ids == [None] or len(ids[0] or b"") == 20) and max(places) < 2**16
+    )
+    for _ in range(data.draw(st.integers(0, 3))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    sent = bytes(body[: data.draw(st.sampled_from([len(body), len(body) - 1]))]) + data.draw(st.sampled_from([b"", b"\0"]))
+    if (found := _decode_one_run(sent)) is not None:
+        with mock.patch.object(codec, "_decode_one_run", return_value=None):
+            assert found == decode_published(sent)
 
 
 @pytest.mark.parametrize("name", ["", ".", "no name", "naïve", "p" * 250])

@@ -28,6 +28,7 @@ from oncelog.wire.avro_parts import (
     encode_length,
     encode_long,
     encode_optional_long,
+    encode_string,
     encode_tails,
 )
 from oncelog.wire.avro_strict import (
@@ -45,6 +46,7 @@ from oncelog.wire.media import AVRO, JSON, ONCELOG_AVRO, essence
 from oncelog.wire.names import check_atomic_id, check_group, check_namespace, check_producer, check_short, check_topic
 from oncelog.wire.pages import read_page
 from oncelog.wire.requests import (
+    DUPLICATE,
     STORED,
     CommitRequest,
     ConsumeRequest,
@@ -307,7 +309,10 @@ _MANY = 32
 
 def encode_publish_request(request: PublishRequest) -> bytes:
     """The body in :data:`~oncelog.wire.media.ONCELOG_AVRO`."""
-    record, payloads = _publish_record(request), request.payloads
+    payloads = request.payloads
+    if len(payloads) < _MANY and (plain := _encode_plain(request)) is not None:
+        return plain
+    record = _publish_record(request)
     if len(payloads) < _MANY:
         return encode("PublishRequest", ONCELOG_AVRO, record)
     keys: Sequence[bytes] = (NULL_BRANCH,)
@@ -317,6 +322,25 @@ def encode_publish_request(request: PublishRequest) -> bytes:
     messages = chain.from_iterable(zip(map(encode_length, map(len, payloads)), payloads, strict=True))
     before, behind = (_encode_avro(part, record) for part in _AROUND_KEYS)
     return b"".join((before, *keys, behind, *encode_array(messages, len(payloads))))
+
+
+def _encode_plain(request: PublishRequest) -> bytes | None:
+    """Joins the body that :func:`decode_plain` reads, to the bytes that fastavro would write, at a fifth of its time; None: the
+    request says more, or has no messages."""
+    payloads, ids, producer = request.payloads, request.sequence_ids, request.producer
+    if request.write_pointer is not None or request.keys is not None or request.properties is not None:
+        return None
+    if request.ttls is not None or request.conditional or not payloads or (ids is None) is not (producer is None):
+        return None
+    if ids is None or producer is None:
+        head = NULL_BRANCH * 4
+    else:
+        first, count = ids[0], len(payloads)
+        if len(ids) != count or (count > 1 and list(ids) != list(range(first, first + count))):
+            return None
+        epoch = encode_optional_long(request.epoch)
+        head = b"\x00\x02%b%b\x04%b" % (encode_string(producer), epoch, encode_long(first))
+    return b"".join((head, _NO_COLUMNS, *encode_array(map(encode_bytes, payloads), len(payloads))))
 
 
 _FIELDS = avro_source(ONCELOG_AVRO, "PublishRequest")["fields"]
@@ -389,9 +413,56 @@ def _join_publish_response(response: PublishResponse) -> bytes:
 
 def decode_published(body: bytes) -> PublishResponse:
     """The answer in :data:`~oncelog.wire.media.ONCELOG_AVRO`. Raises InvalidRequest if it is none."""
+    if (response := _decode_one_run(body)) is not None:
+        return response
     record = decode("PublishResponse", ONCELOG_AVRO, body)
     record["receipts"] = [ReceiptRun(*run.values()) for run in record["receipts"]]
     return _made_of(PublishResponse, record, _PUBLISHED)
+
+
+def _decode_one_run(body: bytes) -> PublishResponse | None:
+    """An answer without a write pointer that has one run of receipts, as nearly all have, at a fifth of the calls that its schema
+    takes. None: it is another one, or none at all."""
+    try:
+        if body[0]:
+            return None
+        start_timestamp, at = read_long(body, 1)
+        start, at = read_long(body, at)
+        end_timestamp, at = read_long(body, at)
+        end, at = read_long(body, at)
+        status = _STATUSES.get(body[at : at + 2])
+        if status is None or not 0 <= start <= _MAX_SEQ_ID or not 0 <= end <= _MAX_SEQ_ID:
+            return None
+        count, at = read_long(body, at + 2)
+        sequence_id = message_id = offset = None
+        if body[at] == _VALUE:
+            sequence_id, at = read_long(body, at + 1)
+        elif body[at]:
+            return None
+        else:
+            at += 1
+        if body[at : at + 2] == _MESSAGE_ID:
+            message_id, at = body[at + 2 : at + 2 + SIZE], at + 2 + SIZE
+        elif body[at]:
+            return None
+        else:
+            at += 1
+        if body[at] == _VALUE:
+            offset, at = read_long(body, at + 1)
+        elif body[at]:
+            return None
+        else:
+            at += 1
+        if body[at] or at + 1 != len(body):
+            return None
+    except (IndexError, NotAvro):
+        return None
+    run = ReceiptRun(status, count, sequence_id, message_id, offset)
+    return PublishResponse([run], None, start_timestamp, start, end_timestamp, end)
+
+
+_STATUSES = {_ONE_STORED: STORED, b"\x02\x02": DUPLICATE}
+"""A block of one receipt, and its status."""
 
 
 # --- rollback -----------------------------------------------------------------------------------------------------------
