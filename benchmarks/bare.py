@@ -97,5 +97,5 @@ async def serve(path: str, port: int) -> None:
 if __name__ == "__main__":
     import uvloop
 
-    sys.setswitchinterval(0.001)
+    sys.setswitchinterval(0.0002)
     uvloop.run(serve(sys.argv[1], int(sys.argv[2])))

@@ -1,7 +1,7 @@
 """Whose large work goes on next. Pure: it knows no request.
 
 A thread does not free the event loop: a parser in C keeps the interpreter for as long as it takes, and threads in Python have
-it for a millisecond each, in turn with the loop. So large work is done one piece at a time, wherever it is done; and who has used
+it for a moment each, in turn with the loop. So large work is done one piece at a time, wherever it is done; and who has used
 more than a share of the last second waits for others who wait. The invariants:
 
 * One at a time has entered, and each who waits to enter does so as soon as nobody has, and it may go on.

@@ -19,8 +19,7 @@ from typing import Protocol
 AT_ONCE = 512
 """Parts (limits.py) in one turn: 16 requests that are refused, or small publishes, of 60 to 120 µs.
 
-With turns of 0.5 ms a publish beside such a flood took up to 7 s: the loop lets go of the interpreter between turns and has it
-back at once, so the writer's thread never waits for its whole switch interval of 1 ms, after which it would be given it."""
+Turns that are as short as the switch interval (app.py) would keep the interpreter from the writer's thread."""
 ONCE = 256
 """Parts of one connection. What is under way together is written together, and this is half of a turn."""
 
