@@ -17,11 +17,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn
 from unittest import mock
 
-from oncelog.process import errands, turns
+from oncelog.process import errands, tending, turns
 from oncelog.process.clock import REAL as REAL_CLOCK
 from oncelog.process.clock import Clock
-from oncelog.producing import sending
-from oncelog.reading import consumer
 from oncelog.sql.outbox import apart
 from oncelog_service import workers
 from tests.gate import threads
@@ -100,7 +98,7 @@ def _places() -> Iterator[tuple[Any, str, Any]]:
     yield threading.Thread, "start", threads.start
     yield threading.Thread, "join", threads.join
     yield queue, "SimpleQueue", queue._PySimpleQueue  # type: ignore[attr-defined]
-    for module in (errands, workers, sending, consumer):
+    for module in (errands, workers, tending):
         yield module, "SimpleQueue", queue._PySimpleQueue  # type: ignore[attr-defined]
     yield turns, "_acquired", threads.acquired
     yield apart, "start_new_thread", lambda call, arguments: threading.Thread(target=call, args=arguments).start()

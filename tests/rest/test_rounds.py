@@ -100,7 +100,7 @@ async def test_what_waits_of_what_has_arrived_is_bounded_in_bytes_and_beyond_tha
     shared = Shared(Counting(), Settings(store="memory://"), SystemClock())
     wires, part = [Wire(shared) for _ in range(300)], b"x" * 2**18
     shared.rounds.taken = 10 * TAKEN_AT_ONCE
-    shared.rounds.begin_anew_soon()
+    shared.rounds.turn_soon()
     for wire in wires:
         wire.protocol.data_received(head("POST", "/", "content-length: 8000000") + part)
     assert HELD_BYTES - 2**19 < shared.rounds.held <= HELD_BYTES

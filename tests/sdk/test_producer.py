@@ -227,9 +227,14 @@ def test_threads_that_wait_share_the_request_behind_the_one_that_is_under_way(wa
 
         first = threads.submit(producer.send, b"first")
         until(lambda: watched.seen, "it is under way")
-        sent = [threads.submit(send, sender) for sender in range(others - 1)]
+        sent = [threads.submit(send, sender) for sender in range(others - 2)]
+        until(lambda: producer._sender.core.pending == others - 1, "they wait")
+        producer._sender._wakes()
+        until(lambda: producer._sender._thread is not None and producer._sender._thread.is_alive(), "its thread looks")
+        sent.append(threads.submit(send, others - 2))
         until(lambda: producer._sender.core.pending == others, "all wait")
         assert len(watched.seen) == 1
+        assert len(producer._sender.core.queue) == 1, "what waits takes more company, whoever looks meanwhile"
         gate.set()
         assert first.result(PATIENCE).offset == 0
         receipts = [each.result(PATIENCE) for each in sent]

@@ -395,6 +395,17 @@ def test_what_is_waited_for_is_the_next_request_with_what_comes_before_that_and_
     assert shell.core.queue[-1].queued_at == pytest.approx(2.4)
 
 
+@pytest.mark.parametrize("gives", ["hurry", "linger"])
+def test_a_batch_that_a_handler_has_ended_leaves_no_time_to_the_next_message(gives: str) -> None:
+    """Nobody would be woken for that: it seems to linger already."""
+    shell = Shell(NAMED)
+    shell.core.put(outgoing(b""), shell.core.open)
+    shell.core.end_batch(0.0)  # by a flush in a handler, before the message was given its time
+    getattr(shell.core, gives)(0.0)
+    assert shell.core.put(outgoing(b""), shell.core.open) == 0
+    assert not shell.core.lingers()
+
+
 def test_of_what_is_waited_for_a_full_batch_is_complete_and_the_next_one_lingers_as_ever() -> None:
     shell = Shell(NAMED._replace(bounds=Bounds(2, 10**6), linger=5))
     for _ in range(2):

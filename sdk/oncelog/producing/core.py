@@ -219,6 +219,7 @@ class Core:
                     numbers.ranges[-1] = newest
         if not at:
             batch.expected = expected
+            self.due = None  # a handler may have ended the batch that was given its time
         batch.size += size
         batch.last = number
         self.pending_bytes += size

@@ -11,12 +11,11 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
-from queue import Empty, SimpleQueue
-from weakref import finalize, ref
 
 from oncelog.errors import OncelogError, ProducerClosed
 from oncelog.process import exits, forks
 from oncelog.process.procedures import drive
+from oncelog.process.tending import Tender
 from oncelog.process.turns import Condition
 from oncelog.producing.batching import Batch
 from oncelog.producing.core import Complete, Core, Opened, Policy
@@ -45,9 +44,7 @@ class Sender(Shell):
     def _enter(self, opened: Opened) -> None:
         self.core = Core(self._policy, opened, self._address.initial, _new_batch)
         self._abandoned = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._bell: SimpleQueue[None] = SimpleQueue()
-        """Wakes that thread; rung without a lock, as by the collector."""
+        self._thread: Tender | None = None
         self._sends: int | None = None
         """The thread that sends."""
         self._begin()  # at the end: a signal handler that finds this object elsewhere yet begins by itself
@@ -172,7 +169,8 @@ class Sender(Shell):
         self.check_may_wait()
         with self._lock:
             self.core.close()
-            self._bell.put(None)
+            if self._thread is not None:
+                self._thread.ring()
             self._changed.notify_all()
         try:
             self.flush(timeout)
@@ -254,31 +252,27 @@ class Sender(Shell):
         """Wake the sender's thread. False: no thread can be started any more, since the interpreter exits."""
         thread = self._thread
         if thread is None or thread.ident is None:  # not started yet: a signal handler has come between these lines
-            bell = self._bell = SimpleQueue()
-            name = f"oncelog-producer-{self.core.name}"
-            thread = self._thread = threading.Thread(target=_run, args=(ref(self), bell), name=name, daemon=True)
+            thread = self._thread = Tender(self, Sender._tend, f"oncelog-producer-{self.core.name}")
             try:
-                thread.start()
+                thread.begin()
             except RuntimeError:
                 self._thread = None
                 return False
-            finalize(self, bell.put, None).atexit = False
-        self._bell.put(None)
+        thread.ring()
         return True
 
     def _wakes(self) -> bool:
         with self._lock:
             return self._wake()
 
-    def tend(self) -> float | None:
-        """Send what is full or has lingered long enough, in the sender's thread. Seconds until there is more to do, inf where
-        nothing lingers; None: there never will be."""
+    def _tend(self) -> float | None:
+        """Send what is full or has lingered long enough, in the sender's thread, which is told as :class:`Tender` says."""
         while True:
             with self._lock:
                 core = self.core
                 if self._thread is not threading.current_thread():
                     return None  # another one was started instead
-                left = core.tick(self._clock.monotonic())
+                left = None if core.queue else core.tick(self._clock.monotonic())
                 if not core.queue:
                     if not core.open.rows and (core.is_closed or core.stopped is not None):
                         self._thread = None
@@ -329,12 +323,3 @@ class Sender(Shell):
 
 def _new_batch() -> Batch:
     return Batch(Outcomes())
-
-
-def _run(of: ref[Sender], bell: SimpleQueue[None]) -> None:
-    """The thread of a sender. It has hold of that only while something is to be sent: one that is dropped ends."""
-    while (sender := of()) is not None and (left := sender.tend()) is not None:
-        if left == inf:
-            sender = None
-        with suppress(Empty):
-            bell.get(timeout=None if left == inf else left)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 from math import inf
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Unpack, overload
-from weakref import finalize, ref
 
 from oncelog.api.api import Api
 from oncelog.api.options import ConsumerOptions
@@ -20,6 +18,7 @@ from oncelog.message_id import MessageId
 from oncelog.process import exits, forks
 from oncelog.process.exits import EXIT_SECONDS
 from oncelog.process.procedures import drive
+from oncelog.process.tending import Tender
 from oncelog.reading.stream import Stream
 from oncelog.reading.twins import ConsumerTwin
 from oncelog.values.message import Message
@@ -83,9 +82,7 @@ class Consumer(ConsumerTwin[Api, V], Stream[V]):
         self._sending = threading.RLock()
         """Held while an acknowledgement or a seek is under way: one after the other."""
         self._guard = threading.RLock()
-        self._thread: threading.Thread | None = None
-        self._bell: SimpleQueue[None] = SimpleQueue()
-        """Wakes that thread; rung without a lock, as by the collector."""
+        self._thread: Tender | None = None
         self._due: float | None = None
         """When what waits has waited for company long enough."""
         forks.register(self)
@@ -160,14 +157,11 @@ class Consumer(ConsumerTwin[Api, V], Stream[V]):
                     break
             thread = self._thread
             if thread is None or thread.ident is None:  # not started yet: a signal handler has come between these lines
-                bell = self._bell = SimpleQueue()
-                name = f"oncelog-consumer-{self.subscription}"
-                thread = self._thread = threading.Thread(target=_run, args=(ref(self), bell), name=name, daemon=True)
+                thread = self._thread = Tender(self, Consumer._tend, f"oncelog-consumer-{self.subscription}")
                 with suppress(RuntimeError):  # none can be started any more: it is sent at the exit
-                    thread.start()
-                    finalize(self, bell.put, None).atexit = False
+                    thread.begin()
             elif before is None:
-                self._bell.put(None)
+                thread.ring()
         exits.late(self)
 
     def flush(self) -> None:
@@ -187,7 +181,7 @@ class Consumer(ConsumerTwin[Api, V], Stream[V]):
         with self._guard:
             self._closed = self._interrupted = True
             self._errands.stop()
-            self._bell.put(None)
+            self._ring()
         try:
             if forks.here() != self._home:
                 return  # what waits is the parent's
@@ -211,7 +205,7 @@ class Consumer(ConsumerTwin[Api, V], Stream[V]):
     def _begin_exit(self) -> None:
         with self._guard:
             self._hurries = True
-            self._bell.put(None)
+            self._ring()
 
     def _end_exit(self, passed: float) -> str | None:
         if self._pending is None or forks.here() != self._home:
@@ -245,8 +239,7 @@ class Consumer(ConsumerTwin[Api, V], Stream[V]):
             self._sending.release()
 
     def _tend(self) -> float | None:
-        """Send what has waited long enough, in the thread for that. Seconds until there is more to do, inf where nothing waits;
-        None: there never will be."""
+        """Send what has waited long enough, in the thread for that, which is told as :class:`Tender` says."""
         with self._guard:
             is_mine = self._thread is threading.current_thread()
             if self._closed or not is_mine or self._has_ended:
@@ -267,19 +260,14 @@ class Consumer(ConsumerTwin[Api, V], Stream[V]):
                 self._note_in_background(error)
         return 0.0
 
+    def _ring(self) -> None:
+        if (thread := self._thread) is not None:
+            thread.ring()
+
     def _rest(self) -> None:
-        self._bell.put(None)
+        self._ring()
         self._errands.rest()
 
     def _check_here(self) -> None:
         if forks.here() != self._home:
             raise forks.forked(f"the consumer of subscription {self.subscription!r}")
-
-
-def _run(of: ref[Consumer[Any]], bell: SimpleQueue[None]) -> None:
-    """The thread that sends what waits. It has hold of the consumer only while something does: one that is dropped ends."""
-    while (consumer := of()) is not None and (left := consumer._tend()) is not None:
-        if left == inf:
-            consumer = None
-        with suppress(Empty):
-            bell.get(timeout=None if left == inf else left)

@@ -247,7 +247,7 @@ def decode_plain(body: bytes, items: int) -> PublishRequest | None:
             size, begin = read_long(body, 2)
             at = begin + size
             check_producer(producer := body[begin:at].decode())
-            if body[at] == _VALUE:
+            if body[at] == _VALUE:  # as _optional_long, without its call
                 epoch, at = read_long(body, at + 1)
             elif body[at]:
                 return None
@@ -273,6 +273,15 @@ def decode_plain(body: bytes, items: int) -> PublishRequest | None:
         return None
     size = len(payloads[0]) if count == 1 else sum(map(len, payloads))
     return PublishRequest(payloads, producer, epoch, None if first is None else range(first, first + count), counted=size)
+
+
+def _optional_long(body: bytes, at: int) -> tuple[int | None, int]:
+    """The number there, or null. Raises NotAvro, IndexError."""
+    if body[at] == _VALUE:
+        return read_long(body, at + 1)
+    if body[at]:
+        raise NotAvro("a union in it takes a branch that there is not")
+    return None, at + 1
 
 
 _VALUE = VALUE_BRANCH[0]
@@ -434,25 +443,15 @@ def _decode_one_run(body: bytes) -> PublishResponse | None:
         if status is None or not 0 <= start <= _MAX_SEQ_ID or not 0 <= end <= _MAX_SEQ_ID:
             return None
         count, at = read_long(body, at + 2)
-        sequence_id = message_id = offset = None
-        if body[at] == _VALUE:
-            sequence_id, at = read_long(body, at + 1)
-        elif body[at]:
-            return None
-        else:
-            at += 1
+        sequence_id, at = _optional_long(body, at)
+        message_id = None
         if body[at : at + 2] == _MESSAGE_ID:
             message_id, at = body[at + 2 : at + 2 + SIZE], at + 2 + SIZE
         elif body[at]:
             return None
         else:
             at += 1
-        if body[at] == _VALUE:
-            offset, at = read_long(body, at + 1)
-        elif body[at]:
-            return None
-        else:
-            at += 1
+        offset, at = _optional_long(body, at)
         if body[at] or at + 1 != len(body):
             return None
     except (IndexError, NotAvro):

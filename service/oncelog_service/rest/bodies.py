@@ -76,12 +76,16 @@ def _dumped(value: object) -> str:
 
 
 async def off_loop(call: Call, large: bool, holds: bool, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """``work(...)``; if it is ``large``, on a thread, and what is done with it next may be large, too (bounds/shares.py).
-    ``holds``: others wait for what this request holds."""
-    if not large:
-        return work(*args, **kwargs)
-    found = await call.service.shares.apart(call.standing.who, holds, work, *args, **kwargs)
-    await call.service.shares.turn(call.standing.who, holds=holds)
+    """``work(...)``, on a thread if it is ``large`` (bounds/shares.py). ``holds``: others wait for what this request holds."""
+    return await call.service.shares.apart(call.standing.who, holds, work, *args, **kwargs) if large else work(*args, **kwargs)
+
+
+async def taken_in(call: Call, large: bool, holds: bool, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """The same of what a request has brought: what is done with that next may be large, too. Raises as :meth:`Call.still`."""
+    found = await off_loop(call, large, holds, work, *args, **kwargs)
+    if large:
+        await call.service.shares.turn(call.standing.who, holds=holds)
+    call.still()
     return found
 
 
@@ -89,16 +93,15 @@ async def decoded(call: Call, decode: Callable[[str, bytes, int], R], *, holds: 
     """The body by one of the codec's functions. ``holds``: as above. Raises as it does, and as :meth:`Call.still`."""
     if essence(call.content_type) == JSON:
         large = len(call.body) > AT_ONCE_BYTES
-        found = await off_loop(call, large, holds, decode, call.content_type, call.body, MAX_JSON_VALUES)
-    else:
-        try:
-            found = decode(call.content_type, call.body, AT_ONCE_ITEMS)
-        except RequestTooLarge:
-            settings = call.service.settings
-            most = _ITEMS_A_MESSAGE * max(settings.max_messages, AT_ONCE_ITEMS)
-            if settings.cdap_clients and essence(call.content_type) == AVRO:
-                most = max(most, cdap.MESSAGES)
-            found = await off_loop(call, True, holds, decode, call.content_type, call.body, most)
+        return await taken_in(call, large, holds, decode, call.content_type, call.body, MAX_JSON_VALUES)
+    try:
+        found = decode(call.content_type, call.body, AT_ONCE_ITEMS)
+    except RequestTooLarge:
+        settings = call.service.settings
+        most = _ITEMS_A_MESSAGE * max(settings.max_messages, AT_ONCE_ITEMS)
+        if settings.cdap_clients and essence(call.content_type) == AVRO:
+            most = max(most, cdap.MESSAGES)
+        return await taken_in(call, True, holds, decode, call.content_type, call.body, most)
     call.still()
     return found
 
@@ -106,9 +109,7 @@ async def decoded(call: Call, decode: Callable[[str, bytes, int], R], *, holds: 
 async def read_json(call: Call, what: str) -> Any:
     """The body as JSON; an empty body is an empty object. Raises UnsupportedMediaType, InvalidRequest, RequestTooLarge; and as
     :meth:`Call.still`."""
-    found = await off_loop(call, len(call.body) > AT_ONCE_BYTES, False, _json, call, what)
-    call.still()
-    return found
+    return await taken_in(call, len(call.body) > AT_ONCE_BYTES, False, _json, call, what)
 
 
 def _json(call: Call, what: str) -> Any:
@@ -122,9 +123,7 @@ def _json(call: Call, what: str) -> Any:
 
 async def read_model(call: Call, kind: type[M]) -> M:
     """The body as a model. Raises UnsupportedMediaType, InvalidRequest, RequestTooLarge; and as :meth:`Call.still`."""
-    found: M = await off_loop(call, len(call.body) > AT_ONCE_BYTES, False, _model, call, kind)
-    call.still()
-    return found
+    return await taken_in(call, len(call.body) > AT_ONCE_BYTES, False, _model, call, kind)
 
 
 def _model(call: Call, kind: type[M]) -> M:

@@ -398,12 +398,13 @@ class HttpConnection(asyncio.Protocol):
         if self._framing is None or rounds.taken < TAKEN_AT_ONCE or rounds.held + len(data) > HELD_BYTES:
             rounds.taken += self._look_at(data, PARTS_AT_ONCE) + len(data) // _BYTES_OF_A_PART
             if rounds.taken > TAKEN_AT_ONCE // 2:
-                rounds.begin_anew_soon()
+                rounds.turn_soon()
         else:
             rounds.held += len(data)
             self._held += len(data)
             self._framing.hold(data)
-            self._read_on(self._framing)
+            if not self._is_paused:
+                self._read_on(self._framing)
             self._look_soon()
 
     def _look_at(self, data: bytes, most: int) -> int:
@@ -454,10 +455,9 @@ class HttpConnection(asyncio.Protocol):
         return parts
 
     def _read_on(self, framing: Framing) -> None:
-        """Reads from the transport, or does not while something waits."""
-        if framing.has_more != self._is_paused:
-            self._is_paused = framing.has_more
-            (self._transport.pause_reading if self._is_paused else self._transport.resume_reading)()
+        """Reads from the transport from now on, or does not, since something waits."""
+        self._is_paused = framing.has_more
+        (self._transport.pause_reading if self._is_paused else self._transport.resume_reading)()
 
     def _look_soon(self) -> None:
         """What waits has its turn when others have had theirs (bounds/rounds.py)."""

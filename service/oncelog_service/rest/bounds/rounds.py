@@ -51,35 +51,26 @@ class Rounds:
         """By address, the one first whose turn it is."""
         self._has_turn = False
         self.taken = 0
-        """Parts of what has arrived, and was looked at at once, lately."""
-        self._begins_anew = False
+        """Parts of what has arrived, and was looked at at once, since the last turn."""
         self.held = 0
         """Bytes of what was not."""
-
-    def begin_anew_soon(self) -> None:
-        """In the next turn of the event loop, so much is looked at at once again."""
-        if not self._begins_anew:
-            self._begins_anew = True
-            self._soon(self._begin_anew)
-
-    def _begin_anew(self) -> None:
-        self._begins_anew = False
-        self.taken = 0
 
     def add(self, connection: Waiting) -> None:
         """Something waits on it, until it is looked at."""
         if (queue := self._waiting.get(connection.address)) is None:
             queue = self._waiting[connection.address] = deque()
         queue.append(connection)
-        self._turn_soon()
+        self.turn_soon()
 
-    def _turn_soon(self) -> None:
+    def turn_soon(self) -> None:
+        """In the next turn of the event loop what waits is looked at, and as much of what arrives as ever."""
         if not self._has_turn:
             self._has_turn = True
             self._soon(self._turn)
 
     def _turn(self) -> None:
         self._has_turn = False
+        self.taken = 0
         left = AT_ONCE
         try:
             for _ in range(sum(map(len, self._waiting.values()))):  # what is added meanwhile has the next turn
@@ -93,4 +84,4 @@ class Rounds:
                     break
         finally:  # whoever fails stands in nobody's way
             if self._waiting:
-                self._turn_soon()
+                self.turn_soon()

@@ -27,7 +27,7 @@ from oncelog.wire.transaction import Transaction, TransactionType
 from oncelog_service.access.grants import Right
 from oncelog_service.access.owners import EVERYBODYS, may_touch
 from oncelog_service.rest.answer import Answer
-from oncelog_service.rest.bodies import AT_ONCE_BYTES, json_answer, off_loop, query_int, query_limit
+from oncelog_service.rest.bodies import AT_ONCE_BYTES, json_answer, query_int, query_limit, taken_in
 from oncelog_service.rest.routes import Call
 from oncelog_service.transactions.port import MayAppear
 from oncelog_service.transactions.wanted import EVERYTHING, Wanted
@@ -310,9 +310,7 @@ def _checked(pointers: list[int]) -> list[int]:
 
 
 async def _keys(call: Call, changes: Changes) -> list[bytes]:
-    keys = await off_loop(call, len(call.body) > AT_ONCE_BYTES, False, _encoded_keys, changes)
-    call.still()
-    return keys
+    return await taken_in(call, len(call.body) > AT_ONCE_BYTES, False, _encoded_keys, changes)
 
 
 def _encoded_keys(changes: Changes) -> list[bytes]:
