@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import select
 import shutil
 import socket
 import ssl
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -166,20 +166,19 @@ def tunnelling_proxy(tls: ssl.SSLContext | None = None) -> Iterator[tuple[str, l
     """One that connects where it is told to (CONNECT), as for https; and what it was asked."""
     asked: list[str] = []
 
-    def pass_on(source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(65_536):
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-
     def talk(client: socket.socket) -> None:
         head = client.recv(65_536).decode()
         asked.append(head)
         host, _, port = head.split()[1].rpartition(":")
         with socket.create_connection((host, int(port))) as server:
             client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-            threading.Thread(target=pass_on, args=(server, client), daemon=True).start()
-            pass_on(client, server)
+            other = {client: server, server: client}
+            # In one thread: where one receives while another one sends, the same TLS takes what has not come yet for its end.
+            while True:
+                for source in select.select([*other], [], [])[0]:
+                    if not (data := source.recv(65_536)):  # no less than a record: none of it is left where no select sees it
+                        return
+                    other[source].sendall(data)
 
     with listening(talk, tls) as url:
         yield url, asked
