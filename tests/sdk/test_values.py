@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import re
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -17,8 +18,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog import AtomicBatch, Message, MessageId, Producer, TransactionContext
-from oncelog.api.options import MessageOptions, SendOptions, check_takes
+from oncelog import (
+    AsyncAtomicBatch,
+    AsyncProducer,
+    AsyncTransactionContext,
+    AtomicBatch,
+    Message,
+    MessageId,
+    Outbox,
+    Producer,
+    TransactionContext,
+)
 from oncelog.codecs import codec_for
 from oncelog.errors import CodecError, InvalidRequest, OffsetMismatch
 from oncelog.message_id import SIZE
@@ -236,33 +246,30 @@ def test_arrays_are_lists_of_what_is_in_them(array: Callable[[list[Any]], Any]) 
     assert outgoing_columns(array([]), keys=array([])) == ([], None, None, None)
 
 
-def test_the_options_of_a_message_stand_in_one_list() -> None:
-    keywords = {
-        name: each for name, each in inspect.signature(outgoing).parameters.items() if each.kind is inspect.Parameter.KEYWORD_ONLY
-    }
-    types = get_type_hints(outgoing)
-    assert {name: types[name] for name in keywords} == get_type_hints(SendOptions)
-    for function, kind, own in (
-        (Producer.send, SendOptions, set()),
-        (Producer.send_async, SendOptions, set()),
-        (AtomicBatch.send, SendOptions, {"namespace", "producer"}),
-        (TransactionContext.send, MessageOptions, {"namespace", "producer", "codec"}),
-    ):
-        shown = inspect.signature(function).parameters
-        more = {name: each for name, each in shown.items() if each.kind is inspect.Parameter.KEYWORD_ONLY and name not in own}
-        assert more.keys() == get_type_hints(kind).keys()
-        assert {name: each.default for name, each in more.items()} == {name: keywords[name].default for name in more}
+SENDS = [
+    Producer.send,
+    Producer.send_async,
+    AsyncProducer.send,
+    AsyncProducer.send_async,
+    AtomicBatch.send,
+    AsyncAtomicBatch.send,
+    TransactionContext.send,
+    AsyncTransactionContext.send,
+    Outbox.add,
+]
 
 
-def test_a_keyword_that_there_is_not_is_refused_by_its_name() -> None:
-    for use in (
-        lambda: outgoing(b"", kye="k"),  # type: ignore[call-arg]
-        lambda: check_takes({"key": "k", "kye": "k"}, MessageOptions, "send"),
-        lambda: check_takes({"expected_offset": 5}, MessageOptions, "send"),
-    ):
-        with pytest.raises(TypeError, match=r"^send\(\) got an unexpected keyword argument '(kye|expected_offset)'"):
-            use()
-    check_takes({"key": "k", "ttl": 5}, MessageOptions, "send")
+@pytest.mark.parametrize("send", SENDS, ids=range(len(SENDS)))
+def test_each_way_to_send_shows_its_arguments_and_explains_them(send: Callable[..., Any]) -> None:
+    shown, types = inspect.signature(send).parameters, get_type_hints(send)
+    args = inspect.cleandoc(send.__doc__ or "").partition("Args:\n")[2].partition("\n\n")[0]
+    explained = re.findall(r"^    ((?:\w+, )*\w+): ", args, re.MULTILINE)
+    assert {name for each in explained for name in each.split(", ")} == shown.keys() - {"self"}
+    known, known_types = inspect.signature(outgoing).parameters, get_type_hints(outgoing)
+    for name, each in shown.items():
+        assert each.kind is not inspect.Parameter.VAR_KEYWORD
+        if each.kind is inspect.Parameter.KEYWORD_ONLY and name in known and name != "codec":
+            assert (each.default, types[name]) == (known[name].default, known_types[name])
 
 
 # --- what may be expected -----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from oncelog.aio.sending import AsyncSender
-from oncelog.api.options import AsyncProducerOptions, SendOptions, shows
+from oncelog.api.options import AsyncProducerOptions
 from oncelog.api.topics import AsyncApi
 from oncelog.codecs import Text, Typed, Untyped, V
 from oncelog.message_id import MessageId
@@ -15,6 +15,7 @@ from oncelog.process import exits
 from oncelog.process.tracing import switch
 from oncelog.process.turns import Loop
 from oncelog.producing.twins import ProducerTwin
+from oncelog.values.expectation import UNCHECKED, Unchecked
 from oncelog.values.numbers import check_timeout
 from oncelog.values.outgoing import outgoing
 from oncelog.values.receipt import Receipt
@@ -79,23 +80,99 @@ class AsyncProducer(ProducerTwin[AsyncApi, V]):
 
     # --- sending
 
-    @shows(SendOptions)
-    async def send(self, value: V, **options: Unpack[SendOptions]) -> Receipt:
-        """Send one message, and everything before it, and return when it is on disk: as :meth:`oncelog.Producer.send`."""
-        message, tracing = outgoing(value, self._codec, **options), switch.tracing
+    async def send(
+        self,
+        value: V,
+        *,
+        sequence_id: int | None = None,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        ttl: int | None = None,
+        expected_offset: int | None = None,
+        expected_last_id: MessageId | None = None,
+        expected_key_offset: int | Unchecked | None = UNCHECKED,
+    ) -> Receipt:
+        """Send one message, and everything before it, and return when it is on disk.
+
+        What it expects is judged where it gets its offset; the topic must check expectations (``check.expected.offsets``).
+        A message that is stored already is answered as a duplicate, whatever it expects.
+
+        Args:
+            value: bytes, or what the codec turns into bytes.
+            sequence_id: rises from message to message of a producer; without it the SDK numbers.
+            key: what the message is about; a str is sent as UTF-8.
+            properties: further things to say of it, by name.
+            ttl: seconds that it lives; shorter than the topic's.
+            expected_offset: the offset that it gets.
+            expected_last_id: the id of the newest message of the topic; ``MessageId.NONE`` says that none was ever published.
+            expected_key_offset: the offset of the newest message with the same key; None says that no message has it yet.
+
+        Raises:
+            OffsetMismatch: what it expects does not hold. It is not stored, and the producer goes on.
+            ExpectationsNotChecked: the topic does not check any; the same holds.
+            OncelogError: as the future of :meth:`send_async` would.
+        """
+        message = outgoing(
+            value,
+            self._codec,
+            sequence_id,
+            key,
+            properties,
+            ttl,
+            expected_offset=expected_offset,
+            expected_last_id=expected_last_id,
+            expected_key_offset=expected_key_offset,
+        )
+        tracing = switch.tracing
         if tracing is None:
             return await self._sender.receipt(await self._sender.put(message, True))
         span, message = self._traced(tracing, message)
         with span:
             return await self._sender.receipt(await self._sender.put(message, True))
 
-    @shows(SendOptions)
-    async def send_async(self, value: V, **options: Unpack[SendOptions]) -> asyncio.Future[Receipt]:
-        """Queue one message, when there is room; the future has its receipt when it is on disk, or the OncelogError that it met.
+    async def send_async(
+        self,
+        value: V,
+        *,
+        sequence_id: int | None = None,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        ttl: int | None = None,
+        expected_offset: int | None = None,
+        expected_last_id: MessageId | None = None,
+        expected_key_offset: int | Unchecked | None = UNCHECKED,
+    ) -> asyncio.Future[Receipt]:
+        """Queue one message; the future has its receipt when it is on disk, or the OncelogError that it met.
 
-        As :meth:`oncelog.Producer.send_async`. To cancel the future takes nothing back: the message is on its way.
+        What a message expects is judged as if it came in a request of its own; only those whose expected offsets follow on share
+        one. Waits while ``max_pending`` messages, or ``max_pending_bytes``, are queued. To cancel the future takes nothing back:
+        the message is on its way.
+
+        Args:
+            value: bytes, or what the codec turns into bytes.
+            sequence_id: rises from message to message of a producer; without it the SDK numbers.
+            key: what the message is about; a str is sent as UTF-8.
+            properties: further things to say of it, by name.
+            ttl: seconds that it lives; shorter than the topic's.
+            expected_offset: the offset that it gets.
+            expected_last_id: the id of the newest message of the topic; ``MessageId.NONE`` says that none was ever published.
+            expected_key_offset: the offset of the newest message with the same key; None says that no message has it yet.
+
+        Raises:
+            ProducerStopped, ProducerClosed, Forked, MixedSequenceIds, SequenceIdNotRising, CodecError, InvalidRequest: at once.
         """
-        message, tracing = outgoing(value, self._codec, **options), switch.tracing
+        message = outgoing(
+            value,
+            self._codec,
+            sequence_id,
+            key,
+            properties,
+            ttl,
+            expected_offset=expected_offset,
+            expected_last_id=expected_last_id,
+            expected_key_offset=expected_key_offset,
+        )
+        tracing = switch.tracing
         if tracing is None:
             return await self._sender.put(message, False)
         span, message = self._traced(tracing, message)

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from oncelog.api.api import Api
-from oncelog.api.options import ProducerOptions, SendOptions, shows
+from oncelog.api.options import ProducerOptions
 from oncelog.codecs import Text, Typed, Untyped, V
 from oncelog.message_id import MessageId
 from oncelog.process import exits
@@ -16,6 +16,7 @@ from oncelog.process.tracing import switch
 from oncelog.producing.batching import Batch
 from oncelog.producing.sending import Sender
 from oncelog.producing.twins import ProducerTwin
+from oncelog.values.expectation import UNCHECKED, Unchecked
 from oncelog.values.numbers import check_timeout
 from oncelog.values.outgoing import Outgoing, outgoing
 from oncelog.values.receipt import Receipt
@@ -82,8 +83,18 @@ class Producer(ProducerTwin[Api, V]):
 
     # --- sending
 
-    @shows(SendOptions)
-    def send(self, value: V, **options: Unpack[SendOptions]) -> Receipt:
+    def send(
+        self,
+        value: V,
+        *,
+        sequence_id: int | None = None,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        ttl: int | None = None,
+        expected_offset: int | None = None,
+        expected_last_id: MessageId | None = None,
+        expected_key_offset: int | Unchecked | None = UNCHECKED,
+    ) -> Receipt:
         """Send one message, and everything before it, and return when it is on disk.
 
         What it expects is judged where it gets its offset; the topic must check expectations (``check.expected.offsets``).
@@ -91,7 +102,13 @@ class Producer(ProducerTwin[Api, V]):
 
         Args:
             value: bytes, or what the codec turns into bytes.
-            options: those of :class:`oncelog.api.options.SendOptions`.
+            sequence_id: rises from message to message of a producer; without it the SDK numbers.
+            key: what the message is about; a str is sent as UTF-8.
+            properties: further things to say of it, by name.
+            ttl: seconds that it lives; shorter than the topic's.
+            expected_offset: the offset that it gets.
+            expected_last_id: the id of the newest message of the topic; ``MessageId.NONE`` says that none was ever published.
+            expected_key_offset: the offset of the newest message with the same key; None says that no message has it yet.
 
         Raises:
             OffsetMismatch: what it expects does not hold. It is not stored, and the producer goes on.
@@ -99,7 +116,18 @@ class Producer(ProducerTwin[Api, V]):
             OncelogError: as the future of :meth:`send_async` would.
         """
         self._sender.check_may_wait()
-        message, tracing = outgoing(value, self._codec, **options), switch.tracing
+        message = outgoing(
+            value,
+            self._codec,
+            sequence_id,
+            key,
+            properties,
+            ttl,
+            expected_offset=expected_offset,
+            expected_last_id=expected_last_id,
+            expected_key_offset=expected_key_offset,
+        )
+        tracing = switch.tracing
         if tracing is None:
             return self._send(message)
         span, message = self._traced(tracing, message)
@@ -115,16 +143,47 @@ class Producer(ProducerTwin[Api, V]):
             raise
         return future.result()
 
-    @shows(SendOptions)
-    def send_async(self, value: V, **options: Unpack[SendOptions]) -> Future[Receipt]:
+    def send_async(
+        self,
+        value: V,
+        *,
+        sequence_id: int | None = None,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        ttl: int | None = None,
+        expected_offset: int | None = None,
+        expected_last_id: MessageId | None = None,
+        expected_key_offset: int | Unchecked | None = UNCHECKED,
+    ) -> Future[Receipt]:
         """Queue one message; the future has its receipt when it is on disk, or the OncelogError that it met.
 
-        The arguments are those of :meth:`send`. What a message expects is judged as if it came in a request of its own; only
-        those whose expected offsets follow on share one. Waits while ``max_pending`` messages, or ``max_pending_bytes``, are
-        queued. Raises ProducerStopped, ProducerClosed, Forked, MixedSequenceIds, SequenceIdNotRising, CodecError, InvalidRequest
-        at once.
+        What a message expects is judged as if it came in a request of its own; only those whose expected offsets follow on share
+        one. Waits while ``max_pending`` messages, or ``max_pending_bytes``, are queued.
+
+        Args:
+            value: bytes, or what the codec turns into bytes.
+            sequence_id: rises from message to message of a producer; without it the SDK numbers.
+            key: what the message is about; a str is sent as UTF-8.
+            properties: further things to say of it, by name.
+            ttl: seconds that it lives; shorter than the topic's.
+            expected_offset: the offset that it gets.
+            expected_last_id: the id of the newest message of the topic; ``MessageId.NONE`` says that none was ever published.
+            expected_key_offset: the offset of the newest message with the same key; None says that no message has it yet.
+
+        Raises:
+            ProducerStopped, ProducerClosed, Forked, MixedSequenceIds, SequenceIdNotRising, CodecError, InvalidRequest: at once.
         """
-        message = outgoing(value, self._codec, **options) if options else outgoing(value, self._codec)
+        message = outgoing(
+            value,
+            self._codec,
+            sequence_id,
+            key,
+            properties,
+            ttl,
+            expected_offset=expected_offset,
+            expected_last_id=expected_last_id,
+            expected_key_offset=expected_key_offset,
+        )
         tracing = switch.tracing
         if tracing is None:
             return self._sender.put(message, False)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Literal, NoReturn, Self, Unpack
+from typing import Any, Literal, NoReturn, Self
 from uuid import uuid4
 
 from oncelog.api.api import AnyApi
-from oncelog.api.options import SendOptions, shows
 from oncelog.api.retry import may_retry
 from oncelog.api.transactions import BUFFER_BYTES
 from oncelog.errors import (
@@ -21,6 +20,7 @@ from oncelog.errors import (
     TransactionNotFound,
     TransactionNotInProgress,
 )
+from oncelog.message_id import MessageId
 from oncelog.process import forks
 from oncelog.process.procedures import Procedure, drive, driven, got
 from oncelog.process.tracing import Place, switch
@@ -30,6 +30,7 @@ from oncelog.producing.twins import codec_of
 from oncelog.transactions.chunks import Origin, TopicChunks
 from oncelog.transactions.enlisted_producers import EnlistedProducers
 from oncelog.transactions.twins import PRODUCERS, AnyProducer, turn_of
+from oncelog.values.expectation import UNCHECKED, Unchecked
 from oncelog.values.numbers import check_count, check_long, check_seconds, milliseconds
 from oncelog.values.outgoing import CARRIES, Outgoing, carrying, outgoing
 from oncelog.wire.media import DEFAULT_NAMESPACE
@@ -82,7 +83,6 @@ class _Messages(forks.MadeHere):
         """The bytes of messages that are held in memory now."""
         return self._size
 
-    @shows(SendOptions)
     async def _send(
         self,
         topic: str,
@@ -90,7 +90,13 @@ class _Messages(forks.MadeHere):
         *,
         namespace: str | None = None,
         producer: AnyProducer | str | None = None,
-        **options: Unpack[SendOptions],
+        sequence_id: int | None = None,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        ttl: int | None = None,
+        expected_offset: int | None = None,
+        expected_last_id: MessageId | None = None,
+        expected_key_offset: int | Unchecked | None = UNCHECKED,
     ) -> None:
         """Adds one message. The messages of a topic keep their order, and are side by side in its log.
 
@@ -98,16 +104,34 @@ class _Messages(forks.MadeHere):
         not hold, nothing is committed.
 
         Args:
+            topic: where it is to be.
             value: bytes, or what the codec of ``producer`` turns into bytes.
+            namespace: the topic's; else the one that this was begun with.
             producer: under whose name and numbers the message is deduplicated. An open one of this topic: what it was given
                 before is sent first, and until the end it takes no messages but through this. Or a name, with ``sequence_id``.
-            options: those of :class:`oncelog.api.options.SendOptions`.
+            sequence_id: rises from message to message of a producer; without it the SDK numbers.
+            key: what the message is about; a str is sent as UTF-8.
+            properties: further things to say of it, by name.
+            ttl: seconds that it lives; shorter than the topic's.
+            expected_offset: the offset that it gets.
+            expected_last_id: the id of the newest message of the topic; ``MessageId.NONE`` says that none was ever published.
+            expected_key_offset: the offset of the newest message with the same key; None says that no message has it yet.
 
         Raises:
             TransactionClosed: it has ended, or one of its messages failed before.
             OncelogError: staging what exceeds the buffer failed; it cannot be committed any more.
         """
-        message = outgoing(value, codec_of(producer) if isinstance(producer, PRODUCERS) else None, **options)
+        message = outgoing(
+            value,
+            codec_of(producer) if isinstance(producer, PRODUCERS) else None,
+            sequence_id,
+            key,
+            properties,
+            ttl,
+            expected_offset=expected_offset,
+            expected_last_id=expected_last_id,
+            expected_key_offset=expected_key_offset,
+        )
         space = self._namespace if namespace is None else namespace
         tracing = switch.tracing
         if tracing is None:

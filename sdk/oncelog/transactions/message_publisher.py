@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Unpack
 
 from oncelog.api.api import AnyApi, tried
-from oncelog.api.options import MessageOptions
 from oncelog.api.plausible import check_names_all
 from oncelog.api.transactions import BUFFER_BYTES
-from oncelog.codecs import codec_for
 from oncelog.errors import StoredGroupPublished, TransactionClosed
 from oncelog.process.tracing import Place, switch
-from oncelog.producing.twins import codec_of
 from oncelog.transactions.chunks import NO_PRODUCER, Origin, TopicChunks
 from oncelog.transactions.enlisted_producers import EnlistedProducers
 from oncelog.transactions.twins import AnyProducer, turn_of
 from oncelog.values.numbers import check_count
-from oncelog.values.outgoing import CARRIES, Outgoing, carrying, outgoing
+from oncelog.values.outgoing import CARRIES, Outgoing, carrying
 from oncelog.values.receipt import Receipt
 from oncelog.wire.requests import PublishRequest, PublishResponse
 from oncelog.wire.transaction import Transaction
@@ -81,21 +77,8 @@ class MessagePublisher:
         """What is in memory now."""
         return self._size
 
-    async def send(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        namespace: str,
-        producer: AnyProducer | None = None,
-        codec: Any = None,
-        **options: Unpack[MessageOptions],
-    ) -> None:
+    async def send(self, topic: str, message: Outgoing, namespace: str, producer: AnyProducer | None) -> None:
         """Add one message; see :meth:`oncelog.TransactionContext.send`."""
-        if options.get("sequence_id") is not None and producer is None:
-            raise ValueError("a sequence id is a producer's; give the producer too")
-        encode = codec_for(codec)
-        message = outgoing(value, codec_of(producer) if encode is None and producer is not None else encode, **options)
         tracing = switch.tracing
         if tracing is None:
             return await self._add(topic, message, namespace, producer)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from inspect import iscoroutinefunction
-from typing import Any, NoReturn, Self, Unpack, cast
+from typing import Any, NoReturn, Self, cast
 
 from oncelog.api.api import AnyApi, end_rolled_back, end_unconfirmed, tried
-from oncelog.api.options import MessageOptions, check_takes, shows
 from oncelog.api.topics import AsyncApi
 from oncelog.api.transactions import BUFFER_BYTES
+from oncelog.codecs import codec_for
 from oncelog.errors import (
     OncelogError,
     TransactionClosed,
@@ -20,11 +20,13 @@ from oncelog.errors import (
 )
 from oncelog.process import forks
 from oncelog.process.procedures import drive, driven, got
+from oncelog.producing.twins import codec_of
 from oncelog.transactions.ending import MOVES, Event, State, verdict
 from oncelog.transactions.message_publisher import MessagePublisher
 from oncelog.transactions.participants import DecidingParticipant, NotCommitted, Participant
 from oncelog.transactions.twins import AnyProducer
 from oncelog.values.numbers import milliseconds
+from oncelog.values.outgoing import outgoing
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import TransactionState
 from oncelog.wire.transaction import Transaction
@@ -97,7 +99,6 @@ class _Transaction(forks.MadeHere):
         """The bytes of messages that are held in memory now."""
         return self._publisher.buffered_bytes
 
-    @shows(MessageOptions)
     async def _send(
         self,
         topic: str,
@@ -106,24 +107,37 @@ class _Transaction(forks.MadeHere):
         namespace: str = DEFAULT_NAMESPACE,
         producer: AnyProducer | None = None,
         codec: Any = None,
-        **options: Unpack[MessageOptions],
+        sequence_id: int | None = None,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        ttl: int | None = None,
     ) -> None:
         """Publishes one message when the transaction commits. Messages of one topic and producer keep their order.
 
         Args:
+            topic: where it is to be.
             value: bytes, or what ``codec`` (else the producer's) turns into bytes.
+            namespace: the topic's.
             producer: an open one of this topic, under whose name and numbers the message is deduplicated. What it was given
                 before is sent first; until the transaction ends it takes no messages but through it. Its sequence ids are usable
                 again after a rollback.
-            options: those of :class:`oncelog.api.options.MessageOptions`.
+            codec: None for bytes, or what :func:`oncelog.codecs.codec_for` takes.
+            sequence_id: rises from message to message of ``producer``; without it the SDK numbers.
+            key: what the message is about; a str is sent as UTF-8.
+            properties: further things to say of it, by name.
+            ttl: seconds that it lives; shorter than the topic's.
 
         Raises:
             TransactionClosed: the transaction has ended, or one of its messages failed before.
             OncelogError: storing what exceeds the buffer failed; the transaction cannot be committed any more.
         """
         self._require("in_progress")
-        check_takes(options, MessageOptions, "send")
-        await self._publisher.send(topic, value, namespace=namespace, producer=producer, codec=codec, **options)
+        if sequence_id is not None and producer is None:
+            raise ValueError("a sequence id is a producer's; give the producer too")
+        encode = codec_for(codec)
+        if encode is None and producer is not None:
+            encode = codec_of(producer)
+        await self._publisher.send(topic, outgoing(value, encode, sequence_id, key, properties, ttl), namespace, producer)
 
     # --- from start to end
 

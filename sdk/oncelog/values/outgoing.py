@@ -68,16 +68,16 @@ _NEW = tuple.__new__
 def outgoing(
     value: Any,
     codec: Codec[Any] | None = None,
-    *,
     sequence_id: int | None = None,
     key: bytes | str | None = None,
     properties: Mapping[str, str] | None = None,
     ttl: int | None = None,
+    *,
     expected_offset: int | None = None,
     expected_last_id: MessageId | None = None,
     expected_key_offset: int | Unchecked | None = UNCHECKED,
 ) -> Outgoing:
-    """Make a message of a value and what it is sent with; the keywords are those of :class:`oncelog.api.options.SendOptions`.
+    """Make a message of a value and what it is sent with: the arguments of :meth:`oncelog.Producer.send`.
 
     Raises CodecError, InvalidRequest, TypeError, UnicodeEncodeError.
     """
@@ -92,9 +92,6 @@ def outgoing(
     if expected_offset is not None or expected_last_id is not None or expected_key_offset is not UNCHECKED:
         expected = expectation(expected_offset, expected_last_id, expected_key_offset, key)
     return _NEW(Outgoing, (payload, sequence_id, key, properties, ttl, expected, size))
-
-
-outgoing.__qualname__ = "send"  # as Python's own errors about its arguments call it
 
 
 def size_of(payload: bytes, key: bytes | None, properties: Mapping[str, str] | None) -> int:

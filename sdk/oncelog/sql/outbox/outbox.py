@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from oncelog.api.options import OutboxOptions, shows
 from oncelog.codecs import codec_for
 from oncelog.process import forks
 from oncelog.process.tracing import switch
@@ -104,24 +103,36 @@ class Outbox(forks.MadeHere):
         """
         create_missing(self.metadata, engine)
 
-    @shows(OutboxOptions)
     def add(
         self,
         session: Working,
         topic: str,
         payload: Any,
-        **options: Unpack[OutboxOptions],
+        *,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        ttl: int | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
     ) -> None:
         """Adds one message to the current transaction of ``session``; it does not commit. It has no message id yet.
 
-        The arguments are those of :meth:`oncelog.Producer.send`. (With asyncio: ``await async_session.run_sync(outbox.add, topic,
-        payload)``.) Whether the topic exists, and takes a message so large, shows when it is published.
+        (With asyncio: ``await async_session.run_sync(outbox.add, topic, payload)``.) Whether the topic exists, and takes a
+        message so large, shows when it is published.
+
+        Args:
+            session: a session or connection of SQLAlchemy, in whose transaction the row is written.
+            topic: where the message is to be published.
+            payload: bytes, or what the outbox's codec turns into bytes.
+            key: what the message is about; a str is sent as UTF-8.
+            properties: further things to say of it, by name.
+            ttl: seconds that it lives, from when it is published; shorter than the topic's.
+            namespace: the topic's.
 
         Raises:
             ValueError: no topic or namespace can be called so; the connection is in AUTOCOMMIT. CodecError; TypeError;
             InvalidRequest: a ttl that is none, or the mark of an erased message on one that says something.
         """
-        row = self.row(topic, payload, **options)
+        row = self.row(topic, payload, key=key, properties=properties, ttl=ttl, namespace=namespace)
         self._on_demand.connection(session).execute(self._insert, row)
 
     def row(
