@@ -125,8 +125,14 @@ def runs(*given: tuple[object, ...]) -> list[ReceiptRun]:
     return [ReceiptRun(*each) for each in given]  # type: ignore[arg-type]
 
 
+def check_answered(answered: list[ReceiptRun], sequence_ids: list[int]) -> None:
+    """As a producer does, one after the other."""
+    check_receipts(answered, len(sequence_ids))
+    check_names_all(answered, sequence_ids)
+
+
 def test_receipts_of_other_messages_are_refused() -> None:
-    check_names_all(runs(("duplicate", 1, 5, None, None), ("stored", 2, 6, id_of(0), 0)), [5, 6, 7])
+    check_answered(runs(("duplicate", 1, 5, None, None), ("stored", 2, 6, id_of(0), 0)), [5, 6, 7])
     check_receipts(runs(("stored", 2, None, id_of(0), 0)), 2)
     for answered in (
         runs(),
@@ -144,7 +150,7 @@ def test_receipts_of_other_messages_are_refused() -> None:
         runs(("stored", 1, 5, None, None), ("stored", 1, 7, None, None), ("stored", 1, 6, None, None)),
     ):
         with pytest.raises(InvalidResponse):
-            check_names_all(answered, [5, 6, 7])
+            check_answered(answered, [5, 6, 7])
 
 
 @pytest.mark.usefixtures("twin")
@@ -293,5 +299,5 @@ def test_what_is_taken_of_a_page_rises_behind_what_was_asked(
 )
 def test_receipts_that_are_taken_name_what_was_sent(answered: list[tuple[str, int, int | None]]) -> None:
     with suppress(InvalidResponse):
-        check_names_all(runs(*((*each, None, None) for each in answered)), [0, 1, 2])
+        check_answered(runs(*((*each, None, None) for each in answered)), [0, 1, 2])
         assert [first + at for _, count, first in answered for at in range(count) if first is not None] == [0, 1, 2]

@@ -227,9 +227,7 @@ def wait(lock: Any, condition: Condition) -> None:
         condition.wait(0)
 
 
-@pytest.mark.parametrize(
-    "one", [lambda: Condition(threading.RLock()), lambda: Errands("it")._changed, lambda: Outcomes().condition]
-)
+@pytest.mark.parametrize("one", [lambda: Condition(threading.RLock()), lambda: Errands("it")._changed, lambda: Condition(LOCK)])
 def test_wherever_ctrl_c_ends_the_waiting_it_is_what_is_raised_and_the_lock_is_let_go_as_often_as_it_was_taken(
     one: Callable[[], Condition],
 ) -> None:

@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from functools import cache
+from functools import cache, lru_cache
 from math import inf
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -308,6 +308,7 @@ def quoted(name: str) -> str:
     return quote(name, safe="")
 
 
+@lru_cache(maxsize=1_024)
 def topic_path(namespace: str, topic: str) -> str:
     """The address of a topic."""
     return f"/v1/namespaces/{quoted(namespace)}/topics/{quoted(topic)}"

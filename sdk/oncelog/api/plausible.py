@@ -84,14 +84,18 @@ def check_receipts(runs: Sequence[ReceiptRun], messages: int) -> None:
 
 
 def check_names_all(runs: Sequence[ReceiptRun], sequence_ids: Sequence[int]) -> None:
-    """A message counts as stored only when the answer names its sequence id. Raises InvalidResponse."""
-    check_receipts(runs, len(sequence_ids))
-    at = 0
+    """A message counts as stored only when the answer names its sequence id. The runs are checked: they are of as many messages.
+
+    Raises InvalidResponse.
+    """
+    at, most = 0, len(sequence_ids)
     for run in runs:
-        first = run.sequence_id
-        if first is None or list(sequence_ids[at : at + run.count]) != list(range(first, first + run.count)):
+        first, upto = run.sequence_id, at + run.count
+        if first is None or not at < upto <= most or list(sequence_ids[at:upto]) != list(range(first, first + run.count)):
             raise InvalidResponse("the answer does not name the sequence ids that were sent; they may or may not be stored")
-        at += run.count
+        at = upto
+    if at != most:
+        raise InvalidResponse("the answer does not name all messages that were sent; they may or may not be stored")
 
 
 def check_columns(columns: MessageColumns, first: int, upto: int, limit: int | None) -> None:

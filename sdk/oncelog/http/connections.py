@@ -10,7 +10,9 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from functools import lru_cache
 from math import inf
+from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from oncelog.errors import CertificateRefused, ClientClosed, ConnectionFailed, OncelogError, ResponseTimeout
@@ -29,6 +31,8 @@ _OUT_OF_TIME, _OF_ANOTHER_HOST = (9, 10), (62, 64)
 _ABOUT_OURS = re.compile("ALERT.*(CERTIFICATE|UNKNOWN.CA|ACCESS.DENIED)", re.IGNORECASE)
 """What OpenSSL calls the alerts of a host that does not take a client's certificate."""
 _PORTS = {"http": 80, "https": 443}
+
+_NOT_HELD = nullcontext()
 
 FAILURES = (OSError, UnicodeError)
 """Whatever is raised when no proper answer comes."""
@@ -63,9 +67,7 @@ class Response:
 
     def __init__(self, url: str, connection: Connection, home: Connections, deadline: Deadline, begun: list[bytes]) -> None:
         """``begun``: what of the body came with the head."""
-        self.url = home.named(url)
-        """As it may be printed."""
-        self._origin = _origin(urlsplit(url))
+        self._url = url
         self.status = connection.incoming.status
         self.headers: Mapping[str, str] = connection.incoming.headers
         """Names in lower case."""
@@ -73,6 +75,11 @@ class Response:
         self._home = home
         self._deadline = deadline
         self._begun = begun
+
+    @property
+    def url(self) -> str:
+        """It as it may be printed."""
+        return self._home.named(self._url)
 
     async def more(self) -> list[bytes] | None:
         """What comes next of the body, as soon as there is any; None at its end. Raises OSError."""
@@ -89,19 +96,24 @@ class Response:
 
         Raises OSError; unless it need not be ``whole``: then it is what came of it.
         """
-        parts: list[bytes] = []
-        size = 0
-        with suppress(*(() if whole else FAILURES)):
-            while size <= most and (more := await self.more()) is not None:
+        parts, self._begun = self._begun, []
+        size = sum(map(len, parts))
+        incoming = self._connection.incoming
+        try:
+            while size <= most and not incoming.complete:
+                more = incoming.feed(await self._connection.stream.receive(_PART_BYTES, self._deadline))
                 parts += more
                 size += sum(map(len, more))
+        except FAILURES:
+            if whole:
+                raise
         return b"".join(parts)
 
     def let_go(self) -> None:
         """Keep the connection for the next request if all of the answer has come, else close it."""
         incoming = self._connection.incoming
         if incoming.complete and incoming.reusable:
-            self._home.keep(self._origin, self._connection)
+            self._home.keep(_place(self._url).origin, self._connection)
         else:
             self._connection.close()
 
@@ -140,27 +152,32 @@ class Connections:
 
         Raises OSError: none came; NotSent: the request cannot have arrived.
         """
-        parts = Address(*urlsplit(url))
         try:
-            head = self._head(method, parts, headers, body)
-            kept = self._idle(parts)
-            connection = kept or Connection(await self._opened(parts, deadline))
+            place = _place(url)
+            head = self._head(method, place, headers, body)
+            kept = self._idle(place.origin)
+            connection = kept or Connection(await self._opened(place.url, deadline))
         except (OSError, ValueError) as error:
-            raise NotSent(f"{parts.hostname}: {error}") from error
+            raise NotSent(f"{urlsplit(url).hostname}: {error}") from error
         incoming, begun = connection.incoming, list[bytes]()
         try:
             incoming.begin()
-            with self._holding(connection) if deadline.is_held else nullcontext():
-                # Who refuses a body unread may have answered, or said under TLS why; what has come is there to be read.
-                with suppress(BrokenPipeError, ConnectionResetError):
-                    await _send(connection.stream, head, body, deadline)
+            with self._holding(connection) if deadline.is_held else _NOT_HELD:
+                try:
+                    if body is not None:
+                        head += body[:_SEGMENT_BYTES]
+                    await connection.stream.send(head, deadline)
+                    if body is not None and len(body) > _SEGMENT_BYTES:
+                        await connection.stream.send(memoryview(body)[_SEGMENT_BYTES:], deadline)
+                except (BrokenPipeError, ConnectionResetError):
+                    pass  # who refuses a body unread may have answered, or said under TLS why; what has come is there to be read
                 while not incoming.has_head:
                     begun += incoming.feed(await connection.stream.receive(_HEAD_BYTES, deadline))
         except BaseException as error:
             connection.close()
             if kept is None and _refuses_ours(error):
                 # In TLS 1.3 the host tells so behind the handshake: before that it looks at no request.
-                raise NotSent(f"{parts.hostname}: {error}") from error
+                raise NotSent(f"{place.url.hostname}: {error}") from error
             raise
         return Response(url, connection, self, deadline, begun)
 
@@ -205,23 +222,26 @@ class Connections:
                 while idle:
                     idle.pop().close()
 
-    def _idle(self, url: SplitResult) -> Connection | None:
-        idle = self._kept.get(_origin(url), [])
-        with suppress(IndexError):  # there is none, or no more
-            while not (connection := idle.pop()).is_fresh():
+    def _idle(self, origin: tuple[str, str]) -> Connection | None:
+        idle = self._kept.get(origin)
+        try:
+            while idle:
+                if (connection := idle.pop()).is_fresh():
+                    return connection
                 connection.close()
-            return connection
+        except IndexError:
+            pass  # a handler has taken it, or somebody closes all of them
         return None
 
-    def _head(self, method: str, url: SplitResult, headers: Mapping[str, str], body: bytes | None) -> bytes:
-        target = target_of(url)
-        if (user := basic(url)) is not None:
-            headers = {**headers, "authorization": user}
-        if self._trust.proxy is not None and url.scheme == "http":
-            target = f"http://{_host(url)}{target}"
+    def _head(self, method: str, place: _Place, headers: Mapping[str, str], body: bytes | None) -> bytes:
+        target = place.target
+        if place.user is not None:
+            headers = {**headers, "authorization": place.user}
+        if self._trust.proxy is not None and place.url.scheme == "http":
+            target = f"http://{place.host}{target}"
             if (user := basic(urlsplit(self._trust.proxy))) is not None:
                 headers = {**headers, "proxy-authorization": user}
-        return request_bytes(method, _host(url), target, headers, body)
+        return request_bytes(method, place.host, target, headers, body)
 
     async def _opened(self, url: SplitResult, deadline: Deadline) -> Stream:
         """A new connection to the host, through the proxy if there is one.
@@ -274,16 +294,6 @@ def _refuses_ours(error: BaseException | None) -> bool:
     return isinstance(error, ssl.SSLError) and bool(_ABOUT_OURS.search(error.reason or ""))
 
 
-async def _send(stream: Stream, head: bytes, body: bytes | None, deadline: Deadline) -> None:
-    if body is None:
-        await stream.send(head, deadline)
-    elif len(body) <= _SEGMENT_BYTES:
-        await stream.send(head + body, deadline)
-    else:
-        await stream.send(head + body[:_SEGMENT_BYTES], deadline)
-        await stream.send(memoryview(body)[_SEGMENT_BYTES:], deadline)
-
-
 async def _under_tls(stream: Stream, trust: Trust, url: SplitResult, deadline: Deadline) -> Stream:
     tls = Tls(stream, trust.context, url.hostname or "")
     await tls.shake_hands(deadline)
@@ -308,9 +318,23 @@ async def _tunnel(stream: Stream, url: SplitResult, proxy: SplitResult, deadline
         raise OSError(f"the proxy does not connect: {head.splitlines()[0][:200].decode('latin-1')!r}")
 
 
-def _origin(url: SplitResult) -> tuple[str, str]:
+class _Place(NamedTuple):
+    """What a URL says, as requests need it."""
+
+    url: Address
+    origin: tuple[str, str]
     """What a connection is to."""
-    return url.scheme, url.netloc
+    host: str
+    target: str
+    user: str | None
+    """The header's value for the user and password in it."""
+
+
+@lru_cache(maxsize=1_024)  # a client asks at the same again and again
+def _place(url: str) -> _Place:
+    """Raises ValueError, of which UnicodeError: it is no address."""
+    parts = Address(*urlsplit(url))
+    return _Place(parts, (parts.scheme, parts.netloc), _host(parts), target_of(parts), basic(parts))
 
 
 def _host(url: SplitResult) -> str:

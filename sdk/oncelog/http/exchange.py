@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Mapping
+from functools import lru_cache
 from urllib.parse import SplitResult, quote, unquote
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -22,6 +23,9 @@ from oncelog.http.credentials import Secret
 MAX_HEAD_BYTES = 1 << 16
 """Of what comes without a byte of body between: a head and those before it (1xx), trailers, extensions of chunks."""
 
+_USUAL = "content-length content-security-policy content-type date x-content-type-options x-frame-options"
+_NAMES = {name.encode(): name for name in _USUAL.split()}
+"""Those of each answer, as the service writes them."""
 _CLEAN = re.compile("[!-~]+")
 _SAFE = "!#$%&'()*+,/:;=?@[]~"
 """What a target may hold as it is; the rest is escaped."""
@@ -44,15 +48,22 @@ def request_bytes(method: str, host: str, target: str, headers: Mapping[str, str
 
     ``body``: only its length is in it. Raises UnicodeError: a header is not in Latin-1; ValueError: it would be several lines.
     """
-    lines = [f"{method} {target} HTTP/1.1", f"host: {host}", "user-agent: oncelog", "accept-encoding: identity"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    if "accept" not in headers:
-        lines.append("accept: */*")
+    head = _head(method, host, target, tuple(headers.items()))
     if body is not None or method not in ("GET", "HEAD"):
-        lines.append(f"content-length: {len(body or b'')}")
+        return Head(b"%bcontent-length: %d\r\n\r\n" % (head, len(body or b"")))
+    return Head(head + b"\r\n")
+
+
+@lru_cache(maxsize=256)  # a client asks the same again and again
+def _head(method: str, host: str, target: str, headers: tuple[tuple[str, str], ...]) -> Head:
+    """The lines of a head that do not depend on the body."""
+    lines = [f"{method} {target} HTTP/1.1", f"host: {host}", "user-agent: oncelog", "accept-encoding: identity"]
+    lines += [f"{name}: {value}" for name, value in headers]
+    if not any(name == "accept" for name, _ in headers):
+        lines.append("accept: */*")
     if any(map(_BROKEN.search, lines)):
         raise ValueError("a header of the request has a line break in it")
-    return Head("\r\n".join([*lines, "", ""]).encode("latin-1"))
+    return Head("\r\n".join([*lines, ""]).encode("latin-1"))
 
 
 def target_of(url: SplitResult) -> str:
@@ -126,7 +137,7 @@ class Incoming:
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.has_head:
             return  # a trailer
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        key, text = _NAMES.get(name) or name.decode("latin-1").lower(), value.decode("latin-1")
         self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
 
     def on_headers_complete(self) -> None:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from urllib.parse import SplitResult, urlencode, urljoin, urlsplit
 from weakref import WeakKeyDictionary, finalize
 
@@ -63,6 +64,11 @@ _REMEMBERED = 10_000
 """Topics of which is remembered who serves them."""
 _LOOK_SECONDS = 1.0
 """Between two tries, after which it is seen that the client is closed: a pause that a service asks for may be half a minute."""
+
+
+_Spare = list[Connections] | deque[Connections]
+_NOWHERE = deque[Connections](maxlen=0)
+"""What is appended here is kept elsewhere."""
 
 
 class Requests:
@@ -128,12 +134,8 @@ class Requests:
         """How many instances are known beside the one that is asked first."""
         return len(self._bases) - 1
 
-    def turn(self) -> AbstractContextManager[None]:
-        """What is around each request. Raises ClientClosed."""
-        raise NotImplementedError
-
-    def connections(self) -> Connections:
-        """Those of the request that is under way."""
+    def _take(self) -> tuple[_Spare, Connections]:
+        """Connections for one request, and where they are to be appended behind it. Raises ClientClosed."""
         raise NotImplementedError
 
     async def pause(self, seconds: float) -> None:
@@ -190,26 +192,36 @@ class Requests:
         most: int = MAX_ANSWER_BYTES,
     ) -> tuple[bytes, Mapping[str, str]]:
         """The body and the headers, their names in lower case, of a 2xx answer; arguments and errors as of :meth:`ask`."""
-        with self.turn():
-            again = timeout if isinstance(timeout, Again) else Again(timeout)
-            watch = self._watch(path, again) if again is timeout and again.asks_others else None
-            deadline = Deadline(again.timeout or self._timeout, watch, self.clock, is_held=again.held > 0)
-            response = await self._send(method, path, body, media, params, deadline, accept)
-            with self._reading(response):
+        if isinstance(timeout, Again):
+            watch = self._watch(path, timeout) if timeout.asks_others and self.others else None
+            deadline = Deadline(timeout.timeout or self._timeout, watch, self.clock, is_held=timeout.held > 0)
+        else:
+            deadline = Deadline(timeout or self._timeout, clock=self.clock)
+        spare, connections = self._take()
+        try:
+            response = await self._send(connections, method, path, body, media, params, deadline, accept)
+            try:
                 _check_content(response)
                 return await _whole(response, most), response.headers
+            except FAILURES as error:
+                raise self._failed(response.url, error) from error
+            finally:
+                response.let_go()
+        finally:
+            spare.append(connections)
 
     async def ask_lines(
         self, method: str, path: str, body: bytes | None = None, media: str | None = None
     ) -> AsyncGenerator[bytes, None]:
         """The lines of a 2xx answer as they arrive, each in time. Raises as :meth:`ask` does, also between two lines."""
-        with self.turn():
-            deadline = Deadline(self._timeout, clock=self.clock)
-            response = await self._send(method, path, body, media, None, deadline, None)
-            with self._reading(response):
+        deadline = Deadline(self._timeout, clock=self.clock)
+        spare, connections = self._take()
+        try:
+            response = await self._send(connections, method, path, body, media, None, deadline, None)
+            try:
                 _check_content(response)
                 begun = b""
-                while (parts := await response.more()) is not None:
+                while (parts := await self._more(response)) is not None:
                     *lines, begun = b"".join([begun, *parts]).split(b"\n")
                     for line in lines:
                         deadline.begin_anew()
@@ -219,9 +231,20 @@ class Requests:
                         raise InvalidResponse(f"{response.url} answers a line of more than {_MAX_LINE_BYTES} bytes")
                 if begun:
                     yield begun
+            finally:
+                response.let_go()
+        finally:
+            spare.append(connections)
+
+    async def _more(self, response: Response) -> list[bytes] | None:
+        try:
+            return await response.more()
+        except FAILURES as error:
+            raise self._failed(response.url, error) from error
 
     async def _send(
         self,
+        connections: Connections,
         method: str,
         path: str,
         body: bytes | None,
@@ -244,13 +267,17 @@ class Requests:
             else:
                 headers.pop("authorization", None)  # a token is for the service it was given for
             if isinstance(deadline.watch, _Watch):
-                deadline.watch.silent = self._base(url) if trusted else ""
-            with self._naming(url):
-                response = await self.connections().ask(method, url, body, headers, deadline)
+                deadline.watch.begins(connections, self._base(url) if trusted else "")
+            try:
+                response = await connections.ask(method, url, body, headers, deadline)
+            except FAILURES as error:
+                raise self._failed(url, error) from error
             if 200 <= response.status < 300:
                 return response
-            with self._reading(response):
+            try:
                 said = await response.content(MAX_PROBLEM_BYTES, whole=False)  # its status alone says something
+            finally:
+                response.let_go()
             if response.status in (307, 308) and "location" in response.headers:
                 here, url = url, _joined(url, response.headers["location"])  # the same method, the same body
                 elsewhere = _elsewhere(response, said) if trusted else None
@@ -272,44 +299,32 @@ class Requests:
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self.clock.time(), UTC)
 
-    @contextmanager
-    def _naming(self, url: str) -> Iterator[None]:
-        """What fails on the way to a URL and back is ours to name."""
-        try:
-            yield
-        except FAILURES as error:
-            self._gone(self._base(url))
-            raise connection_error(self._named(self._base(url)), error) from error
-
-    @contextmanager
-    def _reading(self, response: Response) -> Iterator[None]:
-        """While its body is read: a connection with something left on it is not used again."""
-        try:
-            with self._naming(response.url):
-                yield
-        finally:
-            response.let_go()
+    def _failed(self, url: str, error: BaseException) -> OncelogError:
+        """Name what failed on the way to a URL and back; it is asked last from now on."""
+        base = self._base(url)
+        self._gone(base)
+        return connection_error(self._named(base), error)
 
     def _watch(self, path: str, again: Again) -> _Watch | None:
-        question = _question(again.served or _part(path)) if self.others else None
+        question = _question(again.served or _part(path))
         return None if question is None else _Watch(self, *question, again.held)
 
-    async def who_serves(self, question: str, silent: str, turn: int, deadline: Deadline) -> str | None:
+    async def who_serves(self, connections: Connections, question: str, silent: str, turn: int, deadline: Deadline) -> str | None:
         """Ask another instance than the silent one who serves something; ``turn``: which of them. None: nobody else is known
         to."""
         others = [base for base in self._bases if base != silent]
         base = others[turn % len(others)] if others else None
         for _ in range(_MAX_QUESTIONS):
-            asked, base = base, None if base in (None, silent) else await self.named_by(base, question, deadline)
+            asked, base = base, None if base in (None, silent) else await self.named_by(connections, base, question, deadline)
             if base == asked:
                 return base
         return None
 
-    async def named_by(self, base: str, question: str, deadline: Deadline) -> str | None:
+    async def named_by(self, connections: Connections, base: str, question: str, deadline: Deadline) -> str | None:
         """Ask an instance who serves something: that is itself if it answers, or whom it names. None: it does not say."""
         headers = {} if self._token is None else {"authorization": authorization(self._token)}
         with suppress(OncelogError, *FAILURES):
-            response = await self.connections().ask("GET", base + question, None, headers, deadline)
+            response = await connections.ask("GET", base + question, None, headers, deadline)
             try:
                 _check_content(response)
                 said = await response.content(MAX_PROBLEM_BYTES)
@@ -369,35 +384,19 @@ class Transport(Requests):
             session.close()
         self._local = threading.local()
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """While one request is under way in this thread. One that a signal handler makes in the middle of it has other
-        connections: the locks below it know nothing of handlers. Raises ClientClosed."""
+    def _take(self) -> tuple[_Spare, Connections]:
         if self._closed:
             raise ClientClosed
         if forks.here() != self._home:
             self._after_fork()
-        local = self._local
-        depth = getattr(local, "depth", 0)
-        local.depth = depth + 1
+        spare: list[Connections] = self._local.__dict__.setdefault("spare", [])
         try:
-            yield
-        finally:
-            local.depth = depth
-
-    def connections(self) -> Connections:
-        """Those of this thread, and of the request in it that a handler has not interrupted."""
-        local = self._local
-        depth = getattr(local, "depth", 0)
-        sessions: dict[int, Connections] = local.__dict__.setdefault("sessions", {})
-        if self._closed:
-            raise ClientClosed
-        session = sessions.get(depth)
-        if session is None:
-            session = sessions[depth] = Connections(self._trust, self._network, engine=self.engine, named=self._named)
+            return spare, spare.pop()
+        except IndexError:  # in this thread for the first time, or in a signal handler in the middle of another request
+            made = Connections(self._trust, self._network, engine=self.engine, named=self._named)
             with self._lock:
-                self._sessions[session] = None
-        return session
+                self._sessions[made] = None
+            return spare, made
 
     def _after_fork(self) -> None:
         """In the child: connections of its own. The parent's are let go of without a word to the service."""
@@ -425,22 +424,17 @@ class AsyncTransport(Requests):
         self._closed = True
         self._pool.close()
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Around each request. Raises ClientClosed, Forked; RuntimeError: this is another event loop."""
+    def _take(self) -> tuple[_Spare, Connections]:
+        """Raises RuntimeError, Forked, too: this is another event loop."""
         if self._closed:
             raise ClientClosed
         self.loop.check()
-        yield
+        return _NOWHERE, self._pool  # which all share
 
     async def end(self) -> None:
         self.close()
         if self.engine is not None:
             await asyncio.shield(asyncio.to_thread(self.engine.close))  # which is done, whoever is cancelled meanwhile
-
-    def connections(self) -> Connections:
-        """Those of the event loop."""
-        return self._pool
 
 
 class _Watch:
@@ -451,8 +445,12 @@ class _Watch:
         self._part, self._question = part, question
         self._silence = Silence(self._clock.monotonic(), held)
         self._turns = 0
-        self.silent = ""
-        """The instance that is waited for; empty where it is none that the token is for."""
+        self._connections: Connections
+        self._silent = ""
+
+    def begins(self, connections: Connections, silent: str) -> None:
+        """``silent``: the instance that is waited for; empty where it is none that the token is for."""
+        self._connections, self._silent = connections, silent
 
     def left(self) -> float:
         return self._silence.left(self._clock.monotonic())
@@ -462,7 +460,7 @@ class _Watch:
 
     async def look(self, seconds: float) -> None:
         ends, requests = Deadline(seconds, clock=self._clock), self._requests
-        base = await requests.who_serves(self._question, self.silent, self._turns, ends.within(AGAIN_SECONDS))
+        base = await requests.who_serves(self._connections, self._question, self._silent, self._turns, ends.within(AGAIN_SECONDS))
         self._turns += 1
         if base is not None and not await self._is_slow(ends.within(AGAIN_SECONDS / 2)):
             requests.serves(self._part, base)
@@ -472,7 +470,8 @@ class _Watch:
     async def _is_slow(self, deadline: Deadline) -> bool:
         """Whether it serves this still: another address may lead to the same instance, as a load balancer's does, or to one that
         passes on what it is asked. Who stands still does not answer."""
-        return bool(self.silent) and await self._requests.named_by(self.silent, self._question, deadline) == self.silent
+        silent = self._silent
+        return bool(silent) and await self._requests.named_by(self._connections, silent, self._question, deadline) == silent
 
 
 def _question(part: str) -> tuple[str, str] | None:
@@ -488,6 +487,7 @@ def _of_store(store: str, url: str) -> str:
     return store + url.removeprefix(BASE)
 
 
+@lru_cache(maxsize=1_024)
 def _part(path: str) -> str:
     """The part of the service that a path belongs to, served as a whole.
 

@@ -143,8 +143,8 @@ class Core:
     """A producer's state: what is numbered, queued, under way, stopped. See the module for its protocol."""
 
     __slots__ = (
-        "_failure", "_max_bytes", "_max_messages", "_max_pending", "_max_pending_bytes", "_new_batch", "_parts", "_results",
-        "_try", "due", "enlisted", "epoch", "is_abandoned", "is_closed", "last_message_id", "last_moment", "last_sequence_id",
+        "_failure", "_known", "_last", "_max_bytes", "_max_messages", "_max_pending", "_max_pending_bytes", "_new_batch",
+        "_parts", "_results", "_try", "due", "enlisted", "epoch", "is_abandoned", "is_closed", "last_moment", "last_sequence_id",
         "name", "numbers", "open", "pending", "pending_bytes", "policy", "queue", "stopped", "version",
     )  # fmt: skip
 
@@ -154,7 +154,9 @@ class Core:
         self._max_messages, self._max_bytes = policy.bounds
         self._max_pending, self._max_pending_bytes = policy.max_pending, policy.max_pending_bytes
         self._new_batch = batch
-        self.name, self.epoch, self.last_sequence_id, self.last_message_id = opened
+        self.name, self.epoch, self.last_sequence_id, self._known = opened
+        self._last: Receipt | None = None
+        """Of the highest sequence id, once it was published here; what was known of it before is kept beside."""
         self.numbers = Numbers(opened.last_sequence_id, initial)
         self.version = 0
         """Rises with every change of what is queued or numbered."""
@@ -561,8 +563,13 @@ class Core:
     def advance(self, last: Receipt) -> None:
         """A message is known to be stored."""
         if self.last_sequence_id is None or last.sequence_id > self.last_sequence_id:
-            self.last_sequence_id = last.sequence_id
-            self.last_message_id = last.message_id
+            self.last_sequence_id, self._last = last.sequence_id, last
+
+    @property
+    def last_message_id(self) -> MessageId | None:
+        """The id of the message with the highest sequence id that is known to be stored."""
+        last = self._last
+        return self._known if last is None else last.message_id
 
 
 def interruption(error: BaseException) -> OncelogError:

@@ -44,16 +44,6 @@ LOCK = _shared.lock
 """The lock of all outcomes of this process. Reentrant: a signal handler may interrupt who holds it."""
 
 
-class _Condition(Condition):
-    """A condition on the lock of all outcomes."""
-
-    __enter__ = LOCK.__enter__
-    __exit__ = LOCK.__exit__
-
-    def __init__(self) -> None:
-        super().__init__(LOCK)
-
-
 class _Result(NamedTuple):
     """What messages that stand side by side have become."""
 
@@ -77,16 +67,17 @@ class Outcomes:
     future, that future's waiters and callbacks – is made when somebody asks for it.
     """
 
-    __slots__ = ("_results", "awaited", "condition", "count", "watched")
+    __slots__ = ("_results", "awaited", "count", "waited", "watched")
 
     def __init__(self, count: int = 0) -> None:
         """``count``: of the messages, where one call sends them all and waits for them."""
-        self.condition = _Condition()
+        self.waited: Condition | None = None
+        """Of those who wait, once somebody does. Its lock is that of all."""
         self.count = count
         self.awaited: Collection[int] = range(count)
         """The messages whose sender waits for them, and so hears of their failure."""
         self.watched: dict[int, Outcome] = {}
-        """The futures that somebody waits for, or that call somebody, by the message. With the condition held."""
+        """The futures that somebody waits for, or that call somebody, by the message. With the lock held."""
         self._results: list[_Result] = []
         """By their begin. None overlaps another."""
 
@@ -101,9 +92,8 @@ class Outcomes:
         """Wait for the result of a message. Raises TimeoutError."""
         result = self.of(index)
         if result is None:
-            with self.condition:
-                self.condition.wait_for(lambda: self.of(index) is not None, timeout)
-                result = self.of(index)
+            self._until(lambda: self.of(index) is not None, timeout)
+            result = self.of(index)
         if result is None:
             raise TimeoutError(f"the message has no outcome after {timeout} s")
         return result
@@ -114,8 +104,12 @@ class Outcomes:
 
     def wait(self) -> None:
         """Return when all of them have a result."""
-        with self.condition:
-            self.condition.wait_for(self.done)
+        self._until(self.done, None)
+
+    def _until(self, condition: Callable[[], bool], timeout: float | None) -> None:
+        with LOCK:
+            waited = self.waited = self.waited or Condition(LOCK)
+            waited.wait_for(condition, timeout)
 
     def disregard(self) -> OncelogError | None:
         """Their sender does not wait for them any more. Return the first failure that there is by now: it does not hear of it."""
@@ -141,13 +135,14 @@ class Outcomes:
         What is complete already stays as it is, so that an interrupted call can be made again.
         """
         done: list[Outcome] = []
-        with self.condition:
+        with LOCK:
             self._note(begin, begin + count, receipts, error)
             if self.watched:
                 done += [self.watched[at] for at in range(begin, begin + count) if at in self.watched]
             for outcome in done:
                 outcome.wake()
-            self.condition.notify_all()
+            if self.waited is not None:
+                self.waited.notify_all()
         # Without the lock: a callback may send, fork, or wait for a thread that wants the lock.
         for outcome in done:
             outcome.call()
@@ -183,10 +178,10 @@ class Outcome(forks.MadeHere, Future[Receipt]):
 
     def __getattr__(self, name: str) -> Any:
         # The attributes that Future.__init__ sets, which is not called; the names have been the same since Python 3.2. Its own
-        # methods, and the functions of concurrent.futures, look at them with the condition held.
+        # methods, and the functions of concurrent.futures, look at them with it held.
         match name:
             case "_condition":
-                return self._of.condition
+                return LOCK
             case "_state":
                 return FINISHED if self.done() else PENDING
             case "_result":
