@@ -65,6 +65,10 @@ bench: $(READY) ## measure speed and memory; prints a table, writes benchmarks/r
 once: $(READY) ## what is stored once: oncelog, and Kafka and Pulsar where Java and Maven are (ARGS=--page: write docs/pip6.md)
 	$(BIN)/python -m benchmarks.pip6 $(ARGS)
 
+.PHONY: faces
+faces: $(READY) ## make the SDK's classes for threads anew from those for asyncio
+	$(BIN)/python sdk/faces.py
+
 .PHONY: pictures
 pictures: $(READY) ## take the pictures of the console that the documentation shows; needs Chromium
 	$(BIN)/python -m docs.pictures

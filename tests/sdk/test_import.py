@@ -13,7 +13,7 @@ import pytest
 
 import oncelog
 from oncelog import AsyncClient, AsyncProducer, Client, Consumer, Producer, Reader
-from oncelog.api.options import ConsumerOptions, ProducerOptions, ReaderOptions
+from oncelog.api.options import ConsumerOptions, ReaderOptions
 from tests.docs.pages import ROOT
 from tests.patience import PATIENCE
 
@@ -168,7 +168,7 @@ assert_type(session(master="local[2]"), SparkSession)
 
 
 def test_a_type_checker_knows_every_option_that_there_is() -> None:
-    for kind, options in ((Producer, ProducerOptions), (Reader, ReaderOptions), (Consumer, ConsumerOptions)):
+    for kind, options in ((Reader, ReaderOptions), (Consumer, ConsumerOptions)):
         taken = {each.name for each in signature(kind).parameters.values() if each.kind is Parameter.KEYWORD_ONLY}
         assert options.__annotations__.keys() == taken - {"codec"}
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import pickle
-import re
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
@@ -18,17 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog import (
-    AsyncAtomicBatch,
-    AsyncProducer,
-    AsyncTransactionContext,
-    AtomicBatch,
-    Message,
-    MessageId,
-    Outbox,
-    Producer,
-    TransactionContext,
-)
+from oncelog import Message, MessageId
 from oncelog.codecs import codec_for
 from oncelog.errors import CodecError, InvalidRequest, OffsetMismatch
 from oncelog.message_id import SIZE
@@ -244,32 +232,6 @@ def test_arrays_are_lists_of_what_is_in_them(array: Callable[[list[Any]], Any]) 
     assert outgoing_columns(array([1, 2]), codec_for("json"), numbers, keys, properties) == expected
     assert outgoing_columns(array([b"x", b"y"])) == ([b"x", b"y"], None, None, None)
     assert outgoing_columns(array([]), keys=array([])) == ([], None, None, None)
-
-
-SENDS = [
-    Producer.send,
-    Producer.send_async,
-    AsyncProducer.send,
-    AsyncProducer.send_async,
-    AtomicBatch.send,
-    AsyncAtomicBatch.send,
-    TransactionContext.send,
-    AsyncTransactionContext.send,
-    Outbox.add,
-]
-
-
-@pytest.mark.parametrize("send", SENDS, ids=range(len(SENDS)))
-def test_each_way_to_send_shows_its_arguments_and_explains_them(send: Callable[..., Any]) -> None:
-    shown, types = inspect.signature(send).parameters, get_type_hints(send)
-    args = inspect.cleandoc(send.__doc__ or "").partition("Args:\n")[2].partition("\n\n")[0]
-    explained = re.findall(r"^    ((?:\w+, )*\w+): ", args, re.MULTILINE)
-    assert {name for each in explained for name in each.split(", ")} == shown.keys() - {"self"}
-    known, known_types = inspect.signature(outgoing).parameters, get_type_hints(outgoing)
-    for name, each in shown.items():
-        assert each.kind is not inspect.Parameter.VAR_KEYWORD
-        if each.kind is inspect.Parameter.KEYWORD_ONLY and name in known and name != "codec":
-            assert (each.default, types[name]) == (known[name].default, known_types[name])
 
 
 # --- what may be expected -----------------------------------------------------------------------------------------------

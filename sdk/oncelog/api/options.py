@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from oncelog.api.topics import AsyncApi
     from oncelog.http.trust import Certificate, Verify
     from oncelog.values.start import Start
-    from oncelog.wire.models import Gaps
     from oncelog.wire.transaction import Transaction
 
 
@@ -42,28 +41,6 @@ class AsyncConnectionOptions(_Connection, total=False):
     """How the service is reached, by the twin for asyncio."""
 
     client: AsyncApi | None
-
-
-class _Producer(TypedDict, total=False):
-    name: str | None
-    initial_sequence_id: int | None
-    gaps: Gaps
-    stop_on_refusal: bool
-    batch_max_messages: int
-    batch_max_bytes: int
-    linger: float
-    max_pending: int
-    max_pending_bytes: int
-    delivery_timeout: float
-    exit_timeout: float
-
-
-class ProducerOptions(ConnectionOptions, _Producer, total=False):
-    """What a Producer may be given beside topic and codec."""
-
-
-class AsyncProducerOptions(AsyncConnectionOptions, _Producer, total=False):
-    """What an AsyncProducer may be given beside topic and codec."""
 
 
 Isolation = Literal["committed", "uncommitted"]

@@ -1,25 +1,32 @@
+# Made from sdk/oncelog/aio/producer.py by `make faces`: change that one.
 """A named producer, as users see it: it numbers its messages, sends them in order, and never stores one twice."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import Any, Self, overload
 
 from oncelog.api.api import Api
-from oncelog.api.options import ProducerOptions
-from oncelog.codecs import Text, Typed, Untyped, V
+from oncelog.codecs import Text, Typed, Untyped, V, codec_for
+from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
 from oncelog.process import exits
-from oncelog.process.procedures import drive
+from oncelog.process.exits import EXIT_SECONDS
+from oncelog.process.procedures import called, drive
 from oncelog.process.tracing import switch
-from oncelog.producing.batching import Batch
+from oncelog.producing.batching import LINGER_SECONDS, MAX_BYTES, MAX_MESSAGES
+from oncelog.producing.core import DELIVERY_SECONDS, MAX_PENDING, MAX_PENDING_BYTES, Policy
+from oncelog.producing.cutting import Bounds
 from oncelog.producing.sending import Sender
+from oncelog.producing.shell import Address
 from oncelog.producing.twins import ProducerTwin
 from oncelog.values.expectation import UNCHECKED, Unchecked
-from oncelog.values.numbers import check_timeout
-from oncelog.values.outgoing import Outgoing, outgoing
+from oncelog.values.numbers import check_count, check_long, check_seconds, check_timeout
+from oncelog.values.outgoing import outgoing
 from oncelog.values.receipt import Receipt
+from oncelog.wire.media import DEFAULT_NAMESPACE
+from oncelog.wire.models import Gaps
 
 
 class Producer(ProducerTwin[Api, V]):
@@ -38,17 +45,18 @@ class Producer(ProducerTwin[Api, V]):
     that does not hold) fails alone, and what is behind it goes on.
 
     A sequence id is *used* from the moment its message is sent until that is definitely refused; then it never was, save where
-    the refusal says that it is stored already (``sequence_reused``). An unused id can be taken as long as nothing was sent behind
-    it: by the next message, where the SDK numbers (so that nothing is left out where the service refuses gaps), or by the same
-    message again. Once something was sent behind it, it is passed over for good, since the service would take it for a duplicate.
+    the refusal says that it is stored already (``sequence_reused``). An unused id can be taken as long as nothing was sent
+    behind it: by the next message, where the SDK numbers (so that nothing is left out where the service refuses gaps), or by
+    the same message again. Once something was sent behind it, it is passed over for good, since the service would take it for
+    a duplicate.
 
     A producer that was given no name goes on after every *definite* failure: nobody resumes it, so the application chooses for
     each message that failed whether to drop it or to send it again. Its name is assigned by the service, and ends when it is
     closed; or when it was idle for long: then it goes on under another one.
 
     **Signals.** Every method may be called in a signal handler, also one that interrupts a method of the same producer. Of
-    two messages that are sent so, either may come first, as with two threads. An exception that a handler raises (Ctrl-C) ends a
-    waiting :meth:`send`; its message is on its way, and :meth:`flush` and :meth:`close` wait for it.
+    two messages that are sent so, either may come first, as with two threads. An exception that a handler raises (Ctrl-C) ends
+    a waiting :meth:`send`; its message is on its way, and :meth:`flush` and :meth:`close` wait for it.
 
     **Forks.** In a forked child a producer with a name raises :class:`~oncelog.errors.Forked`: opened there it would fence its
     parent's. One without a name begins there as a new one, under a name of its own, when it is first used. What was queued
@@ -61,18 +69,101 @@ class Producer(ProducerTwin[Api, V]):
     _clients = Api
     _sender: Sender
 
-    if TYPE_CHECKING:  # how it is made stands in both's base; which values a codec takes, only type checkers ask
+    # overloads, made by `make faces`
+    # fmt: off
+    @overload
+    def __init__(
+        self, topic: str, *, name: str | None = None, namespace: str = DEFAULT_NAMESPACE, url: str | None = None,
+        client: Api | None = None, verify: Verify = None, cert: Certificate = None, proxy: str | None = None,
+        initial_sequence_id: int | None = None, gaps: Gaps = 'allow', stop_on_refusal: bool = False, codec: Typed[V] = None,
+        batch_max_messages: int = MAX_MESSAGES, batch_max_bytes: int = MAX_BYTES, linger: float = LINGER_SECONDS,
+        max_pending: int = MAX_PENDING, max_pending_bytes: int = MAX_PENDING_BYTES,
+        delivery_timeout: float = DELIVERY_SECONDS, exit_timeout: float = EXIT_SECONDS
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Producer[str], topic: str, *, name: str | None = None, namespace: str = DEFAULT_NAMESPACE,
+        url: str | None = None, client: Api | None = None, verify: Verify = None, cert: Certificate = None,
+        proxy: str | None = None, initial_sequence_id: int | None = None, gaps: Gaps = 'allow', stop_on_refusal: bool = False,
+        codec: Text, batch_max_messages: int = MAX_MESSAGES, batch_max_bytes: int = MAX_BYTES, linger: float = LINGER_SECONDS,
+        max_pending: int = MAX_PENDING, max_pending_bytes: int = MAX_PENDING_BYTES,
+        delivery_timeout: float = DELIVERY_SECONDS, exit_timeout: float = EXIT_SECONDS
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Producer[Any], topic: str, *, name: str | None = None, namespace: str = DEFAULT_NAMESPACE,
+        url: str | None = None, client: Api | None = None, verify: Verify = None, cert: Certificate = None,
+        proxy: str | None = None, initial_sequence_id: int | None = None, gaps: Gaps = 'allow', stop_on_refusal: bool = False,
+        codec: Untyped, batch_max_messages: int = MAX_MESSAGES, batch_max_bytes: int = MAX_BYTES,
+        linger: float = LINGER_SECONDS, max_pending: int = MAX_PENDING, max_pending_bytes: int = MAX_PENDING_BYTES,
+        delivery_timeout: float = DELIVERY_SECONDS, exit_timeout: float = EXIT_SECONDS
+    ) -> None: ...
+    # fmt: on
+    @called("Producer")
+    def __init__(
+        self,
+        topic: str,
+        *,
+        name: str | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        url: str | None = None,
+        client: Api | None = None,
+        verify: Verify = None,
+        cert: Certificate = None,
+        proxy: str | None = None,
+        initial_sequence_id: int | None = None,
+        gaps: Gaps = "allow",
+        stop_on_refusal: bool = False,
+        codec: Typed[V] | Text | Untyped = None,
+        batch_max_messages: int = MAX_MESSAGES,
+        batch_max_bytes: int = MAX_BYTES,
+        linger: float = LINGER_SECONDS,
+        max_pending: int = MAX_PENDING,
+        max_pending_bytes: int = MAX_PENDING_BYTES,
+        delivery_timeout: float = DELIVERY_SECONDS,
+        exit_timeout: float = EXIT_SECONDS,
+    ) -> None:
+        """Open the producer on the service; the one for asyncio is opened at the beginning of its block, or by ``open()``.
 
-        @overload
-        def __init__(self, topic: str, *, codec: Typed[V] = None, **options: Unpack[ProducerOptions]) -> None: ...
+        Args:
+            topic: where it publishes.
+            name: None lets the service assign a unique one, which ends with this producer: nobody can resume under it.
+            namespace: the topic's.
+            url: the service's, for a client of its own; else as :class:`oncelog.Client` says.
+            client: a :class:`oncelog.Client`, or for asyncio an :class:`oncelog.AsyncClient`; else it makes one of its own.
+            verify, cert, proxy: for a client of its own, as :class:`oncelog.Client` takes them.
+            initial_sequence_id: of the first message; above the last persisted one.
+            gaps: ``refuse`` has the service refuse a message that leaves a sequence id out.
+            stop_on_refusal: a message that is refused for its own fault, or one of a producer without a name that fails for any
+                other reason, stops the producer: nothing that was sent behind it is stored.
+            codec: what makes bytes of a value: None where it is bytes, or what :func:`oncelog.codecs.codec_for` takes.
+            batch_max_messages, batch_max_bytes: of a request; a single message may be larger.
+            linger: seconds that a message sent by send_async may wait for company.
+            max_pending, max_pending_bytes: messages, and their bytes, that may wait; send_async waits beyond that. A single
+                message may be larger, when nothing else waits.
+            delivery_timeout: seconds that a batch is tried again before the producer stops. Without a name they count from when
+                the batch was complete, since it does not stop, and others wait behind it.
+            exit_timeout: seconds that what is unsent may take when the interpreter exits, or the ``with`` block is interrupted.
 
-        @overload
-        def __init__(self: Producer[str], topic: str, *, codec: Text, **options: Unpack[ProducerOptions]) -> None: ...
-
-        @overload
-        def __init__(self: Producer[Any], topic: str, *, codec: Untyped, **options: Unpack[ProducerOptions]) -> None: ...
-
-        def __init__(self, *_: Any, **__: Any) -> None: ...
+        Raises:
+            TopicNotFound, InitialSequenceIdTaken, InvalidRequest, ConnectionFailed; ValueError: a number that cannot be.
+        """
+        if initial_sequence_id is not None:
+            check_long("initial_sequence_id", initial_sequence_id)
+        check_count("batch_max_messages", batch_max_messages)
+        check_count("batch_max_bytes", batch_max_bytes)
+        check_seconds("linger", linger)
+        check_count("max_pending", max_pending)
+        check_count("max_pending_bytes", max_pending_bytes)
+        check_seconds("delivery_timeout", delivery_timeout)
+        check_seconds("exit_timeout", exit_timeout)
+        self._connect(topic, namespace, client, url, verify, cert, proxy)
+        self._codec = codec_for(codec)
+        self._exit_timeout = exit_timeout
+        self._address = Address(self._client, topic, namespace, name, gaps, initial_sequence_id)
+        queued = (Bounds(batch_max_messages, batch_max_bytes), linger, max_pending, max_pending_bytes)
+        self._policy = Policy(name is None, gaps == "refuse", *queued, delivery_timeout, stop_on_refusal)
+        self._made()
 
     def _made(self) -> None:
         try:
@@ -115,7 +206,6 @@ class Producer(ProducerTwin[Api, V]):
             ExpectationsNotChecked: the topic does not check any; the same holds.
             OncelogError: as the future of :meth:`send_async` would.
         """
-        self._sender.check_may_wait()
         message = outgoing(
             value,
             self._codec,
@@ -129,19 +219,10 @@ class Producer(ProducerTwin[Api, V]):
         )
         tracing = switch.tracing
         if tracing is None:
-            return self._send(message)
+            return self._sender.receipt(self._sender.put(message, True))
         span, message = self._traced(tracing, message)
         with span:
-            return self._send(message)
-
-    def _send(self, message: Outgoing) -> Receipt:
-        future = self._sender.put(message, True)
-        try:
-            self._sender.wait(future)
-        except BaseException as error:
-            self._sender.disregard(future, error)
-            raise
-        return future.result()
+            return self._sender.receipt(self._sender.put(message, True))
 
     def send_async(
         self,
@@ -158,7 +239,8 @@ class Producer(ProducerTwin[Api, V]):
         """Queue one message; the future has its receipt when it is on disk, or the OncelogError that it met.
 
         What a message expects is judged as if it came in a request of its own; only those whose expected offsets follow on share
-        one. Waits while ``max_pending`` messages, or ``max_pending_bytes``, are queued.
+        one. Waits while ``max_pending`` messages, or ``max_pending_bytes``, are queued. To cancel the future takes nothing back:
+        the message is on its way.
 
         Args:
             value: bytes, or what the codec turns into bytes.
@@ -208,38 +290,35 @@ class Producer(ProducerTwin[Api, V]):
     ) -> Sequence[Receipt]:
         """Send many messages and return when all are on disk; their receipts in the same order, each made when it is looked at.
 
-        ``sequence_ids``, ``keys``, ``properties``: one for each message. All of them are lists, or arrays of numpy, pandas or
-        pyarrow; TypeError for a text, a mapping, a table, which would be other messages than meant.
-
         With an expectation, which is of the first one, they are one request: side by side in the log, all of them or none. An
         empty one expects nothing.
+
+        Args:
+            values: bytes, or what the codec turns into bytes. This and what follows are lists, or arrays of numpy, pandas or
+                pyarrow; TypeError for a text, a mapping, a table, which would be other messages than meant.
+            sequence_ids, keys, properties: one for each message, as of :meth:`send`.
+            expected_offset: the offset that the first one gets.
+            expected_last_id: the id of the newest message of the topic before them.
 
         Raises:
             OncelogError: as :meth:`send` does. RequestTooLarge: with an expectation, more than the service takes at once.
         """
-        self._sender.check_may_wait()
         batch = self._batch(values, sequence_ids, keys, properties, expected_offset, expected_last_id)
         if not batch.payloads:
             return []
         tracing = switch.tracing
         if tracing is None:
-            return self._send_batch(batch)
+            return self._sender.result(self._sender.put_batch(batch))
         with self._traced_batch(tracing, batch):
-            return self._send_batch(batch)
-
-    def _send_batch(self, batch: Batch) -> Sequence[Receipt]:
-        outcomes = self._sender.put_batch(batch)
-        try:
-            self._sender.wait(outcomes)
-        except BaseException as error:
-            self._sender.disregard(outcomes, error)
-            raise
-        return outcomes.receipts()
+            return self._sender.result(self._sender.put_batch(batch))
 
     def flush(self, timeout: float | None = None) -> None:
         """Return when everything sent so far has its result; raise the first failure since the last flush.
 
-        A failure that :meth:`send` or :meth:`send_batch` raised is not raised again.
+        A failure that a caller of :meth:`send` or :meth:`send_batch` heard of is not raised again.
+
+        Args:
+            timeout: seconds; None: as long as it takes.
 
         Raises:
             OncelogError: that failure. TimeoutError: ``timeout`` seconds were not enough.
@@ -250,8 +329,9 @@ class Producer(ProducerTwin[Api, V]):
     def close(self, timeout: float | None = None) -> None:
         """Flush, then let go of the connection. Idempotent. Raises as :meth:`flush` does, closed all the same.
 
-        ``timeout``: seconds; else as long as ``delivery_timeout`` lets it take. What has no result by then is given up: its
-        futures fail, and TimeoutError says how many they are. In a forked child it lets go of what is there, and sends nothing.
+        Args:
+            timeout: seconds; None: as long as ``delivery_timeout`` lets it take. What has no result by then is given up: its
+                futures fail, and TimeoutError says how many they are. In a forked child nothing is sent.
         """
         check_timeout(timeout)
         self._sender.check_may_wait()
@@ -260,7 +340,7 @@ class Producer(ProducerTwin[Api, V]):
         finally:
             drive(self._let_go())
 
-    def __enter__(self) -> Producer[V]:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

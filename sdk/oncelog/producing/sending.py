@@ -22,6 +22,7 @@ from oncelog.producing.core import Complete, Core, Opened, Policy
 from oncelog.producing.outcome import Outcome, Outcomes
 from oncelog.producing.shell import Address, Shell
 from oncelog.values.outgoing import Outgoing
+from oncelog.values.receipt import Receipt, Receipts
 
 
 class Sender(Shell):
@@ -53,6 +54,8 @@ class Sender(Shell):
 
     def put(self, message: Outgoing, is_awaited: bool) -> Outcome:
         """Queue one message. ``is_awaited``: its caller waits for it, so that it lingers for no company."""
+        if is_awaited:
+            self.check_may_wait()
         if forks.here() != self._home:
             self._come_over()
         with self._lock:
@@ -82,6 +85,7 @@ class Sender(Shell):
 
     def put_batch(self, batch: Batch) -> Outcomes:
         """Queue messages, as columns, in as few requests as can be; one if it is ``whole``. Its caller waits for them."""
+        self.check_may_wait()
         outcomes = batch.shared = Outcomes(len(batch))
         if self.is_elsewhere():
             self._come_over()
@@ -110,6 +114,23 @@ class Sender(Shell):
             self.core.end_batch(self._clock.monotonic())  # what lingers would take room until its time is up
             self._wake()
         self._changed.wait_for(lambda: self.core.has_room(size, count) or self.core.stopped is not None or self.core.is_closed)
+
+    def receipt(self, outcome: Outcome) -> Receipt:
+        """Return the receipt of a message that its caller waits for."""
+        self._come_to(outcome)
+        return outcome.result()
+
+    def result(self, outcomes: Outcomes) -> Receipts:
+        """Return the receipts of messages that one call has sent."""
+        self._come_to(outcomes)
+        return outcomes.receipts()
+
+    def _come_to(self, outcome: Outcome | Outcomes) -> None:
+        try:
+            self.wait(outcome)
+        except BaseException as error:
+            self.disregard(outcome, error)
+            raise
 
     def wait(self, outcome: Outcome | Outcomes) -> None:
         """Return when the message has its result, or all of them have."""
