@@ -18,7 +18,7 @@ from oncelog.http.transport import READ_SECONDS, Transport
 from oncelog.http.trust import Certificate, Verify
 from oncelog.process import forks
 from oncelog.process.clock import REAL, Clock
-from oncelog.process.procedures import Procedure, begun, called, drive, drive_all, got
+from oncelog.process.procedures import asked, called, driven
 from oncelog.wire.media import DEFAULT_NAMESPACE
 
 P = ParamSpec("P")
@@ -34,31 +34,12 @@ class _Driven(AsyncApi):
     _shell = Transport
 
 
-def _waits(call: Callable[Concatenate[AsyncApi, P], Procedure[T]]) -> Callable[Concatenate[Api, P], T]:
-    """Make the method that waits for a call."""
-
-    def method(self: Api, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return drive(begun(call, self, self._calls, *args, **kwargs))
-
-    update_wrapper(method, call)
-    return method
-
-
-def _each(call: Callable[Concatenate[AsyncApi, P], AsyncIterator[T]]) -> Callable[Concatenate[Api, P], Iterator[T]]:
-    """Make the method that waits for each item of a call."""
-
-    def method(self: Api, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        return drive_all(begun(call, self, self._calls, *args, **kwargs))
-
-    update_wrapper(method, call)
-    return method
-
-
 def _listed(call: Callable[Concatenate[AsyncApi, P], AsyncIterator[T]]) -> Callable[Concatenate[Api, P], Iterator[T]]:
     """Make the method that waits for each entry of a listing."""
+    each = driven(call, of="_calls")
 
     def method(self: Api, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        return _Listing(lambda: drive_all(begun(call, self, self._calls, *args, **kwargs)))
+        return _Listing(partial(each, self, *args, **kwargs))
 
     update_wrapper(method, call)
     return method
@@ -108,79 +89,79 @@ class Api(forks.MadeHere):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({shown(self.url)!r})"
 
-    create_topic = _waits(AsyncApi.create_topic)
-    update_topic = _waits(AsyncApi.update_topic)
-    topic = _waits(AsyncApi.topic)
-    topics = _waits(AsyncApi.topics)
-    delete_topic = _waits(AsyncApi.delete_topic)
-    trim_topic = _waits(AsyncApi.trim_topic)
-    erase_message = _waits(AsyncApi.erase_message)
-    stats = _waits(AsyncApi.stats)
+    create_topic = driven(AsyncApi.create_topic, of="_calls")
+    update_topic = driven(AsyncApi.update_topic, of="_calls")
+    topic = driven(AsyncApi.topic, of="_calls")
+    topics = driven(AsyncApi.topics, of="_calls")
+    delete_topic = driven(AsyncApi.delete_topic, of="_calls")
+    trim_topic = driven(AsyncApi.trim_topic, of="_calls")
+    erase_message = driven(AsyncApi.erase_message, of="_calls")
+    stats = driven(AsyncApi.stats, of="_calls")
     all_stats = _listed(AsyncApi.all_stats)
-    verify = _each(AsyncApi.verify)
-    backup = _each(AsyncApi.backup)
-    cluster = _waits(AsyncApi.cluster)
-    namespaces = _waits(AsyncApi.namespaces)
-    policies = _waits(AsyncApi.policies)
-    set_policies = _waits(AsyncApi.set_policies)
-    open_producer = _waits(AsyncApi.open_producer)
+    verify = driven(AsyncApi.verify, of="_calls")
+    backup = driven(AsyncApi.backup, of="_calls")
+    cluster = driven(AsyncApi.cluster, of="_calls")
+    namespaces = driven(AsyncApi.namespaces, of="_calls")
+    policies = driven(AsyncApi.policies, of="_calls")
+    set_policies = driven(AsyncApi.set_policies, of="_calls")
+    open_producer = driven(AsyncApi.open_producer, of="_calls")
     producers = _listed(AsyncApi.producers)
-    producer = _waits(AsyncApi.producer)
-    forget_producer = _waits(AsyncApi.forget_producer)
-    end_producer = _waits(AsyncApi.end_producer)
-    why = _waits(AsyncApi.why)
-    publish = _waits(AsyncApi.publish)
-    poll = _waits(AsyncApi.poll)
-    alarms = _waits(AsyncApi.alarms)
-    overview = _waits(AsyncApi.overview)
-    healthy = _waits(AsyncApi.healthy)
-    close = _waits(AsyncApi.close)
+    producer = driven(AsyncApi.producer, of="_calls")
+    forget_producer = driven(AsyncApi.forget_producer, of="_calls")
+    end_producer = driven(AsyncApi.end_producer, of="_calls")
+    why = driven(AsyncApi.why, of="_calls")
+    publish = driven(AsyncApi.publish, of="_calls")
+    poll = driven(AsyncApi.poll, of="_calls")
+    alarms = driven(AsyncApi.alarms, of="_calls")
+    overview = driven(AsyncApi.overview, of="_calls")
+    healthy = driven(AsyncApi.healthy, of="_calls")
+    close = driven(AsyncApi.close, of="_calls")
 
-    open_subscription = _waits(AsyncApi.open_subscription)
+    open_subscription = driven(AsyncApi.open_subscription, of="_calls")
     subscriptions = _listed(AsyncApi.subscriptions)
     all_subscriptions = _listed(AsyncApi.all_subscriptions)
-    subscription = _waits(AsyncApi.subscription)
-    receive = _waits(AsyncApi.receive)
-    acknowledge = _waits(AsyncApi.acknowledge)
-    seek_subscription = _waits(AsyncApi.seek_subscription)
-    delete_subscription = _waits(AsyncApi.delete_subscription)
+    subscription = driven(AsyncApi.subscription, of="_calls")
+    receive = driven(AsyncApi.receive, of="_calls")
+    acknowledge = driven(AsyncApi.acknowledge, of="_calls")
+    seek_subscription = driven(AsyncApi.seek_subscription, of="_calls")
+    delete_subscription = driven(AsyncApi.delete_subscription, of="_calls")
 
-    create_token = _waits(AsyncApi.create_token)
-    tokens = _waits(AsyncApi.tokens)
-    revoke_token = _waits(AsyncApi.revoke_token)
+    create_token = driven(AsyncApi.create_token, of="_calls")
+    tokens = driven(AsyncApi.tokens, of="_calls")
+    revoke_token = driven(AsyncApi.revoke_token, of="_calls")
 
-    offsets = _waits(AsyncApi.offsets)
-    read_columns = _waits(AsyncApi.read_columns)
-    inspect_rows = _waits(AsyncApi.inspect_rows)
-    inspect_groups = _waits(AsyncApi.inspect_groups)
-    inspect_payloads = _waits(AsyncApi.inspect_payloads)
+    offsets = driven(AsyncApi.offsets, of="_calls")
+    read_columns = driven(AsyncApi.read_columns, of="_calls")
+    inspect_rows = driven(AsyncApi.inspect_rows, of="_calls")
+    inspect_groups = driven(AsyncApi.inspect_groups, of="_calls")
+    inspect_payloads = driven(AsyncApi.inspect_payloads, of="_calls")
 
-    begin_atomic = _waits(AsyncApi.begin_atomic)
-    stage = _waits(AsyncApi.stage)
-    commit_atomic = _waits(AsyncApi.commit_atomic)
-    abort_atomic = _waits(AsyncApi.abort_atomic)
-    free_atomic = _waits(AsyncApi.free_atomic)
-    atomic_outcome = _waits(AsyncApi.atomic_outcome)
+    begin_atomic = driven(AsyncApi.begin_atomic, of="_calls")
+    stage = driven(AsyncApi.stage, of="_calls")
+    commit_atomic = driven(AsyncApi.commit_atomic, of="_calls")
+    abort_atomic = driven(AsyncApi.abort_atomic, of="_calls")
+    free_atomic = driven(AsyncApi.free_atomic, of="_calls")
+    atomic_outcome = driven(AsyncApi.atomic_outcome, of="_calls")
     atomic_transactions = _listed(AsyncApi.atomic_transactions)
-    group_producer = _waits(AsyncApi.group_producer)
-    forget_group_producer = _waits(AsyncApi.forget_group_producer)
+    group_producer = driven(AsyncApi.group_producer, of="_calls")
+    forget_group_producer = driven(AsyncApi.forget_group_producer, of="_calls")
 
-    start_transaction = _waits(AsyncApi.start_transaction)
-    can_commit = _waits(AsyncApi.can_commit)
-    commit_transaction = _waits(AsyncApi.commit_transaction)
-    abort_transaction = _waits(AsyncApi.abort_transaction)
-    invalidate_transaction = _waits(AsyncApi.invalidate_transaction)
-    checkpoint_transaction = _waits(AsyncApi.checkpoint_transaction)
-    transaction_status = _waits(AsyncApi.transaction_status)
+    start_transaction = driven(AsyncApi.start_transaction, of="_calls")
+    can_commit = driven(AsyncApi.can_commit, of="_calls")
+    commit_transaction = driven(AsyncApi.commit_transaction, of="_calls")
+    abort_transaction = driven(AsyncApi.abort_transaction, of="_calls")
+    invalidate_transaction = driven(AsyncApi.invalidate_transaction, of="_calls")
+    checkpoint_transaction = driven(AsyncApi.checkpoint_transaction, of="_calls")
+    transaction_status = driven(AsyncApi.transaction_status, of="_calls")
     transactions = _listed(AsyncApi.transactions)
-    transaction_states = _waits(AsyncApi.transaction_states)
-    held = _waits(AsyncApi.held)
-    held_on = _waits(AsyncApi.held_on)
-    end_held = _waits(AsyncApi.end_held)
-    prune_transactions = _waits(AsyncApi.prune_transactions)
-    publish_transactional = _waits(AsyncApi.publish_transactional)
-    store = _waits(AsyncApi.store)
-    rollback = _waits(AsyncApi.rollback)
+    transaction_states = driven(AsyncApi.transaction_states, of="_calls")
+    held = driven(AsyncApi.held, of="_calls")
+    held_on = driven(AsyncApi.held_on, of="_calls")
+    end_held = driven(AsyncApi.end_held, of="_calls")
+    prune_transactions = driven(AsyncApi.prune_transactions, of="_calls")
+    publish_transactional = driven(AsyncApi.publish_transactional, of="_calls")
+    store = driven(AsyncApi.store, of="_calls")
+    rollback = driven(AsyncApi.rollback, of="_calls")
 
     def __enter__(self) -> Self:
         return self
@@ -190,7 +171,7 @@ class Api(forks.MadeHere):
 
 
 AnyApi = Api | AsyncApi
-"""One that blocks or one that is awaited: what stands on both asks ``await got(client.call(…))``."""
+"""One that blocks or one that is awaited: what stands on both asks ``await asked(client.call, …)``."""
 C = TypeVar("C", bound=AnyApi)
 
 
@@ -242,7 +223,7 @@ class OfTopic(forks.MadeHere, Generic[C]):
 
     async def _let_go(self) -> None:
         if self._owns_client:
-            await got(self._client.close())
+            await asked(self._client.close)
 
 
 async def tried(client: AnyApi, call: Callable[[], T | Awaitable[T]]) -> T:
@@ -262,7 +243,7 @@ async def end_rolled_back(client: AnyApi, write_pointer: int, invalid: bool) -> 
     """
     client._unconfirmed[write_pointer] = invalid  # before the call: Ctrl-C may interrupt it
     try:
-        await got(client.invalidate_transaction(write_pointer) if invalid else client.abort_transaction(write_pointer))
+        await asked(client.invalidate_transaction if invalid else client.abort_transaction, write_pointer)
     except TransactionNotInProgress as error:
         if error.state not in ("aborted", "invalid"):
             raise

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from functools import update_wrapper
 from inspect import isawaitable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 P = ParamSpec("P")
-S = TypeVar("S")
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 Procedure = Coroutine[Any, Any, T]
+Yielding = Callable[Concatenate[Any, P], AsyncIterator[T]]
 
 
 def drive(procedure: Procedure[T]) -> T:
@@ -31,33 +31,12 @@ def drive(procedure: Procedure[T]) -> T:
     raise RuntimeError("this is awaited by an event loop; what takes part in it must be, too: use the asyncio twin")
 
 
-def driven(procedure: Callable[Concatenate[S, P], Procedure[T]]) -> Callable[Concatenate[S, P], T]:
-    """Make the method that drives a procedure of the same object."""
-
-    def method(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return drive(begun(procedure, self, self, *args, **kwargs))
-
-    update_wrapper(method, procedure)
-    return method
-
-
-def begun(procedure: Callable[P, T], caller: object, /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call it for a method of ``caller``. Python's own error about the arguments calls that as users do."""
-    try:
-        return procedure(*args, **kwargs)
-    except TypeError as error:
-        said = str(error).removeprefix(procedure.__qualname__)
-        if said == str(error):
-            raise
-        raise TypeError(f"{type(caller).__name__}.{procedure.__name__.removeprefix('_')}{said}") from None
-
-
 def drive_all(items: AsyncIterator[T]) -> Iterator[T]:
     """Yield what a procedure yields."""
     try:
         while True:
             try:
-                item = drive(_next(items))
+                item: T = drive(anext(items))  # type: ignore[arg-type]  # a coroutine in all but its type
             except StopAsyncIteration:
                 return
             yield item
@@ -67,8 +46,45 @@ def drive_all(items: AsyncIterator[T]) -> Iterator[T]:
             drive(close())
 
 
-async def _next(items: AsyncIterator[T]) -> T:
-    return await anext(items)
+@overload
+def driven(procedure: Callable[Concatenate[Any, P], Procedure[T]], of: str = ...) -> Callable[Concatenate[Any, P], T]: ...
+
+
+@overload
+def driven(
+    procedure: Callable[Concatenate[Any, P], AsyncIterator[T]], of: str = ...
+) -> Callable[Concatenate[Any, P], Iterator[T]]: ...
+
+
+def driven(procedure: Callable[..., Any], of: str = "") -> Callable[..., Any]:
+    """Make the method that drives a procedure of the same object, or of what this has as ``of``. What yields is an iterator."""
+
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            begun = procedure(getattr(self, of) if of else self, *args, **kwargs)
+        except TypeError as error:  # Python's own about the arguments: it calls the method as users do
+            said = str(error).removeprefix(procedure.__qualname__)
+            if said == str(error):
+                raise
+            raise TypeError(f"{type(self).__name__}.{procedure.__name__.removeprefix('_')}{said}") from None
+        return drive_all(begun) if hasattr(begun, "__anext__") else drive(begun)
+
+    def within(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return procedure(getattr(self, of) if of else self, *args, **kwargs)
+
+    update_wrapper(method, procedure)
+    method.procedure = within  # type: ignore[attr-defined]  # for who is a procedure itself
+    return method
+
+
+async def asked(call: Callable[P, T | Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call what blocks or what is awaited, of either twin, and return its answer. What would be driven is awaited here."""
+    procedure = getattr(call, "procedure", None)
+    answer = call(*args, **kwargs) if procedure is None else procedure(call.__self__, *args, **kwargs)  # type: ignore[attr-defined]
+    if isawaitable(answer):
+        awaited: T = await answer
+        return awaited
+    return answer
 
 
 async def got(answer: T | Awaitable[T]) -> T:
