@@ -78,7 +78,7 @@ class Trigger:
         Raises OncelogError: another trigger has taken the subscription (ConsumerFenced), or the service stays away.
         """
         ran = 0
-        while messages := self._consumer.receive(1, timeout=idle):
+        while messages := self._consumer.read(1, timeout=idle):
             ran += self.handle(messages[0])
             self._consumer.ack(messages[0])  # the effect is committed: it need not come again
         return ran

@@ -114,11 +114,11 @@ def lost(tmp_path_factory: pytest.TempPathFactory) -> Lost:
             client.create_topic(topic)
         published(client, range(10))
         consumer = Consumer("t", "s", client=client, timeout=5)
-        for message in consumer.receive(4):
+        for message in consumer.read(4):
             consumer.ack(message)
         back_up(client)
         known = client.stats("t").last_message_id
-        for message in consumer.receive(4):
+        for message in consumer.read(4):
             consumer.ack(message)
         epochs = {name: client.open_producer("t", name).epoch for name in ("p", "later")}
         published(client, range(10, 20))

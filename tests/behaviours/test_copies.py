@@ -56,7 +56,7 @@ def read(url: str, topic: str) -> list[Message[bytes]]:
     with Client(url) as client:
         settled(client, topic)
     with Consumer(topic, f"s{random.getrandbits(40)}", start="earliest", url=url) as consumer:
-        return [message for page in iter(lambda: consumer.receive(timeout=0), []) for message in page]
+        return [message for page in iter(lambda: consumer.read(timeout=0), []) for message in page]
 
 
 def fill(client: Client) -> None:

@@ -32,7 +32,7 @@ def test_topics_are_told_of_without_being_opened(tmp_path: Path) -> None:
             producer.send_batch([b"a", b"b", b"c"])
         client.trim_topic("read", 1)
         with Consumer("read", "s", client=client) as consumer:
-            consumer.receive()
+            consumer.read()
         [empty, read] = listed(service)
         live = {"producers": 1, "subscriptions": 1, "heldMessages": 0, "largestLag": 2, "open": True}
         assert live.items() <= read.items()

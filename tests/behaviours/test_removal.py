@@ -58,7 +58,7 @@ def test_a_reader_that_was_overtaken_is_told_and_one_that_has_read_so_far_is_not
     ):
         assert [each.payload for each in behind.read(2)] == [b"a", b"b"]
         assert [each.payload for each in there.read(4)] == [b"a", b"b", b"c", b"d"]
-        consumer.ack(consumer.receive(1, timeout=10)[0])
+        consumer.ack(consumer.read(1, timeout=10)[0])
         places = [each.position for each in (behind, there)]
         trim(topic, beforeOffset=4)
         if deleted:
@@ -68,7 +68,7 @@ def test_a_reader_that_was_overtaken_is_told_and_one_that_has_read_so_far_is_not
         assert [each.payload for each in there.read(10)] == [b"e", b"f", b"g", b"h"]
         with pytest.raises(MessagesExpired):
             behind.read(10)
-        assert [each.offset for each in consumer.receive(10, timeout=10)][-1] == 7
+        assert [each.offset for each in consumer.read(10, timeout=10)][-1] == 7
     for place, told in zip(places, (True, False), strict=True):
         assert isinstance(place, MessageId)
         answer = topic.poll(startFrom={"bytes": bytes(place).decode("latin-1")}, inclusive=False, refuseExpired=True)

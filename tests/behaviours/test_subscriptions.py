@@ -47,7 +47,7 @@ def consumer(house: House, **options: Any) -> Consumer:
 def rest(consumer: Consumer) -> list[bytes]:
     """All that it is given now."""
     found: list[bytes] = []
-    while messages := consumer.receive(timeout=0):
+    while messages := consumer.read(timeout=0):
         found += payloads(messages)
     return found
 
@@ -67,7 +67,7 @@ def test_a_new_subscription_begins_where_it_is_told_to(house: House, start: Any,
     house.clock.advance(1_000)
     publish(house, 2, 2)
     with Consumer("t", "other", client=house.client) as other:
-        third = other.receive(timeout=0)[2].message_id
+        third = other.read(timeout=0)[2].message_id
     inclusive, start = start == "at", {"behind": third, "at": third, "time": third.published_at}.get(start, start)
     for chosen in (start, "earliest"):  # the second time it is not new any more
         with consumer(house, start=chosen, inclusive=inclusive) as opened:
@@ -108,7 +108,7 @@ def test_it_is_said_how_old_what_is_not_acknowledged_is_and_when_the_consumer_wa
     with consumer(house) as opened:
         assert shown() == (published[0], house.clock.now_ms())
         house.clock.advance(10)
-        messages = opened.receive(timeout=0)
+        messages = opened.read(timeout=0)
         heard = house.clock.now_ms()
         assert shown() == (published[0], heard)
         house.clock.advance(10)
@@ -123,7 +123,7 @@ def test_it_is_said_how_old_what_is_not_acknowledged_is_and_when_the_consumer_wa
         house.client.seek_subscription("t", "s", 0)
         assert shown() == (published[0], None)  # that consumer is fenced: the next one has not been heard
         with pytest.raises(ConsumerFenced):
-            opened.receive(timeout=0)
+            opened.read(timeout=0)
         assert shown() == (published[0], None)
     for _ in house.lives():
         assert shown() == (published[0], None)
@@ -185,7 +185,7 @@ def test_what_is_acknowledged_by_id_lies_in_stored_groups_too(house: House) -> N
     house.settle()
     topic.publish("e")
     with consumer(house) as opened:
-        messages = opened.receive(timeout=TIMEOUT)
+        messages = opened.read(timeout=TIMEOUT)
         for number, message in enumerate(messages):
             opened.ack(message.message_id)
             assert opened.acknowledged == message.offset + 1 == number + 1
@@ -193,7 +193,7 @@ def test_what_is_acknowledged_by_id_lies_in_stored_groups_too(house: House) -> N
             opened.seek(message.message_id)
             assert opened.acknowledged == number + 1
             opened.seek(message.message_id, inclusive=True)
-            assert payloads(opened.receive(1, timeout=0)) == [message.payload]
+            assert payloads(opened.read(1, timeout=0)) == [message.payload]
         assert number == 4
 
 
@@ -207,7 +207,7 @@ def test_a_consumer_that_waits_hears_at_once_that_it_is_fenced(house: House) -> 
 
     def wait() -> None:
         try:
-            waiting.receive()
+            waiting.read()
         except BaseException as error:
             heard.append(error)
 

@@ -151,7 +151,7 @@ def test_what_an_operator_rolled_back_while_the_transaction_was_not_known_commit
         assert beside.make(name).publish_under(pointer, name).ok
     with alone.put_back():
         until(lambda: answered(lambda: beside.client.transaction_states([pointer])))
-        beside.client.end_held("t", pointer, committed=False)
+        beside.client.settle_topic("t", pointer, committed=False)
     if life == "crashed":
         beside.crash()
     until(lambda: answered(lambda: beside.client.transaction_states([pointer])))
@@ -173,7 +173,7 @@ def test_it_does_so_from_the_moment_on_at_which_the_operators_word_is_noted(alon
         with alone.put_back():
             until(lambda: answered(lambda: beside.client.transaction_states([pointer])))
             beside.disk.before_sync = lambda batches: gate(batches) if beside.disk.tables[Table.ENDED] else None
-            ending = pool.submit(operator.end_held, "t", pointer, committed=False)
+            ending = pool.submit(operator.settle_topic, "t", pointer, committed=False)
             gate.entered.wait()  # the note is on the disk; what was published is being rolled back
         until(lambda: answered(lambda: beside.client.transaction_states([pointer])))
         with pytest.raises(TransactionConflict, match="default/t"):
@@ -191,7 +191,7 @@ def test_an_end_that_an_operator_had_said_otherwise_on_a_topic_stays_there_and_i
     assert publish(beside.topic, begun, "x").ok
     with alone.put_back():
         until(lambda: answered(lambda: beside.client.transaction_states([pointer])))
-        beside.client.end_held("t", pointer, committed=not committed)
+        beside.client.settle_topic("t", pointer, committed=not committed)
     with Client(alone.url) as client:  # who ends it there asks nobody who has the topic
         (client.commit_transaction if committed else client.abort_transaction)(pointer)
     until(lambda: any(str(pointer) in each.message for each in caplog.records if each.levelname == "ERROR"))

@@ -102,7 +102,7 @@ def test_each_message_of_tephras_transactions_is_seen_once_over_kills_and_beside
         assert read(client, transaction=snapshot) == java.lines["whole"]
         while held := client.held_on(TOPIC):
             for each in held:
-                client.end_held(TOPIC, each.write_pointer, committed=states[each.write_pointer] == "committed")
+                client.settle_topic(TOPIC, each.write_pointer, committed=states[each.write_pointer] == "committed")
         assert read(client) == java.lines["whole"]
         check_verified(service.url, [TOPIC])
 

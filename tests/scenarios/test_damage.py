@@ -46,7 +46,7 @@ def fill(url: str, begin: int) -> None:
             with Producer(topic, name=f"loader-{topic}", client=client) as producer:
                 producer.send_batch([b"%d of %s " % (number, topic.encode()) * 6 for number in range(begin, begin + 250)])
             with Consumer(topic, "reader", client=client) as consumer:
-                consumer.ack(consumer.receive(50, timeout=5)[-1])
+                consumer.ack(consumer.read(50, timeout=5)[-1])
         for number in range(12):
             with client.transaction(buffer_bytes=0 if number % 3 else 2**20) as tx:
                 tx.send("a", b"in a transaction %d" % number)

@@ -390,7 +390,7 @@ async def _rolls_back(stage: Stage, actor: Actor, words: list[str], found: dict[
 async def _settles(stage: Stage, actor: Actor, words: list[str], found: dict[str, str]) -> str:
     if words[1] not in ("committed", "aborted"):
         raise Misspelt(f"the word {words[1]!r} is unknown")
-    await actor.client.end_held("t", stage.actor(words[0]).pointer, committed=words[1] == "committed")
+    await actor.client.settle_topic("t", stage.actor(words[0]).pointer, committed=words[1] == "committed")
     return "settled"
 
 

@@ -342,7 +342,7 @@ def calls_in_handlers(url: str, topic: str) -> None:
     with Client(url) as client, Producer(topic, client=client) as producer:
         producer.send_batch([b"%d" % number for number in range(3_000)])
         consumer = Consumer(topic, "s", client=client, timeout=0, page_size=10)
-        last: list[Any] = [consumer.receive(1)[0]]
+        last: list[Any] = [consumer.read(1)[0]]
         calls = 0
 
         def handle() -> None:
@@ -406,7 +406,7 @@ def acknowledges_late(url: str, topic: str) -> None:
     with Producer(topic, url=url) as producer:
         producer.send(b"x")
     consumer = Consumer(topic, "s", url=url, ack_interval=3_600)
-    message = consumer.receive(1)[0]
+    message = consumer.read(1)[0]
     after_the_end(lambda: consumer.ack_async(message))
 
 
@@ -430,7 +430,7 @@ def cannot_acknowledge(url: str, topic: str) -> None:
     consumer_module.EXIT_SECONDS = 0.5  # type: ignore[attr-defined]
     for name in ("a", "b", "c"):
         consumer = Consumer(topic.removesuffix("-cannot_acknowledge"), name, url=url, ack_interval=3_600)
-        consumer.ack_async(consumer.receive(1)[0])
+        consumer.ack_async(consumer.read(1)[0])
     begun = time.monotonic()
     after_the_end(lambda: print("exit", time.monotonic() - begun, flush=True))
 

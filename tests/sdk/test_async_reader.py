@@ -66,12 +66,12 @@ async def test_a_cancelled_close_acknowledges_when_it_is_repeated(client: Client
     async def once(moment: Moment) -> None:
         name = f"s-{uuid4().hex}"
         consumer = await AsyncConsumer(filled, name, url=house.url, ack_interval=60).open()
-        consumer.ack_async((await consumer.receive(4))[-1])
+        consumer.ack_async((await consumer.read(4))[-1])
         await cancelled(consumer.close(), moment)
         await consumer.close()
         assert client.subscription(filled, name).cursor == 4, moment
         with pytest.raises(ConsumerClosed):
-            await consumer.receive()
+            await consumer.read()
 
     assert await at_each_await(once)
 
@@ -122,20 +122,20 @@ async def test_an_answer_from_before_a_seek_that_comes_behind_it_is_not_delivere
             return polled
 
     async with Late(house.url) as client, AsyncConsumer(filled, "s", client=client) as consumer:
-        receiving = asyncio.ensure_future(consumer.receive(1))
+        reading = asyncio.ensure_future(consumer.read(1))
         await came.wait()
         await consumer.seek(8)
         may.set()
-        assert [message.offset for message in await receiving] == [8]
+        assert [message.offset for message in await reading] == [8]
 
 
 @pytest.mark.parametrize("kind", [AsyncReader, AsyncConsumer])
-async def test_what_is_fetched_by_two_tasks_is_delivered_once_and_a_seek_counts_whoever_waits(
+async def test_what_is_polled_by_two_tasks_is_delivered_once_and_a_seek_counts_whoever_waits(
     client: Client, filled: str, house: RunningService, kind: Any
 ) -> None:
     name = ("s",) if kind is AsyncConsumer else ()
     async with kind(filled, *name, url=house.url, start=8, inclusive=True, page_size=3) as stream:
-        read = stream.receive if kind is AsyncConsumer else stream.read
+        read = stream.read
         found = await asyncio.gather(read(1), stream.has_message_available(), read(1))
         assert sorted(message.offset for message in found[0] + found[2]) == [8, 9]
         waiting = asyncio.ensure_future(read(4))

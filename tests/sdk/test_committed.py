@@ -79,9 +79,8 @@ def test_who_is_held_up_is_told_once_by_which_message_and_how_to_read_on(
     publish(client, topic, b"open", pointer=pointer)
     made: Any = Reader(topic, client=client) if kind == "reader" else Consumer(topic, "s", client=client)
     with made as stream:
-        receive = stream.read if kind == "reader" else stream.receive
         for _ in range(3):
-            receive(timeout=0)
+            stream.read(timeout=0)
         assert stream.held is not None
         assert (stream.held.offset, stream.held.write_pointer) == (1, pointer)
         (said,) = [each.getMessage() for each in caplog.records if each.name == f"oncelog.{kind}"]
@@ -89,7 +88,7 @@ def test_who_is_held_up_is_told_once_by_which_message_and_how_to_read_on(
             assert word in said
         client.abort_transaction(pointer)
         publish(client, topic, b"1")
-        assert [message.payload for message in receive(timeout=PATIENCE)] == [b"1"]
+        assert [message.payload for message in stream.read(timeout=PATIENCE)] == [b"1"]
         assert stream.held is None
     assert len(caplog.records) == 1
 

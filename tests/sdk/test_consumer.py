@@ -57,7 +57,7 @@ def offsets(messages: Any) -> list[int]:
     return [message.offset for message in messages]
 
 
-# --- receiving
+# --- reading
 
 
 def test_it_delivers_from_its_cursor_on_and_says_where_it_stands(client: Client, filled: str) -> None:
@@ -65,7 +65,7 @@ def test_it_delivers_from_its_cursor_on_and_says_where_it_stands(client: Client,
         assert (consumer.topic, consumer.namespace, consumer.subscription, consumer.epoch) == (filled, "default", "s", 1)
         assert consumer.has_message_available()
         assert consumer.position is None
-        messages = consumer.receive(2, timeout=0)
+        messages = consumer.read(2, timeout=0)
         assert ([message.value for message in messages], consumer.position) == (["0", "1"], messages[-1].message_id)
         assert offsets(consumer) == list(range(2, 10))
         assert not consumer.has_message_available()
@@ -87,7 +87,7 @@ def test_what_cannot_be_is_refused_when_it_is_made(client: Client, filled: str, 
 
 def test_many_acks_that_nobody_waits_for_are_one_request(watched: Watched, filled: str) -> None:
     with Consumer(filled, "s", client=watched, ack_interval=LONG) as consumer:
-        messages = consumer.receive(timeout=0)
+        messages = consumer.read(timeout=0)
         for message in messages[:7]:
             consumer.ack_async(message)
         consumer.ack_async(messages[2])  # which is acknowledged already
@@ -113,7 +113,7 @@ def test_acknowledgements_are_sent_after_the_interval_and_wait_while_the_service
     watched: Watched, filled: str
 ) -> None:
     with Consumer(filled, "s", client=watched, ack_interval=0.01) as consumer:
-        messages = consumer.receive(timeout=0)
+        messages = consumer.read(timeout=0)
         watched.failing = ConnectionFailed()
         consumer.ack_async(messages[1])
         until(lambda: watched.sent >= 3)
@@ -130,14 +130,14 @@ def test_an_acknowledgement_that_is_refused_in_the_background_is_told_once(
 ) -> None:
     """It goes on where it stood, behind what was acknowledged before it was delivered."""
     with Consumer(filled, "s", client=watched, ack_interval=0.01) as consumer:
-        first = consumer.receive(2, timeout=0)[0].message_id
+        first = consumer.read(2, timeout=0)[0].message_id
         consumer.ack(MessageId(first.publish_timestamp, first.seq_id + acknowledged - 1))
         assert watched.subscription(filled, "s").cursor == consumer.acknowledged == acknowledged
         consumer.ack_async(MessageId(2**50, 0))
         until(lambda: consumer._failure is not None)
         with pytest.raises(InvalidMessageId):
-            consumer.receive(timeout=0)
-        assert offsets(consumer.receive(timeout=0)) == list(left)
+            consumer.read(timeout=0)
+        assert offsets(consumer.read(timeout=0)) == list(left)
 
 
 def test_a_flush_hears_of_the_refusal_that_the_thread_meets_meanwhile_and_the_rest_is_acknowledged(
@@ -151,7 +151,7 @@ def test_a_flush_hears_of_the_refusal_that_the_thread_meets_meanwhile_and_the_re
         raise InvalidMessageId
 
     with Consumer(filled, "s", client=watched, ack_interval=0.01) as consumer, ThreadPoolExecutor() as pool:
-        messages = consumer.receive(timeout=0)
+        messages = consumer.read(timeout=0)
         with monkeypatch.context() as patched:
             patched.setattr(watched, "acknowledge", acknowledge)
             consumer.ack_async(messages[1])
@@ -168,12 +168,12 @@ def test_a_flush_hears_of_the_refusal_that_the_thread_meets_meanwhile_and_the_re
 
 def test_what_another_reader_was_given_is_acknowledged_and_not_delivered(client: Client, filled: str) -> None:
     with Consumer(filled, "one", client=client) as one:
-        messages = one.receive(timeout=0)
+        messages = one.read(timeout=0)
     with Consumer(filled, "s", client=client, timeout=0, page_size=3, ack_interval=0.01) as consumer:
-        assert offsets(consumer.receive(2, timeout=0)) == [0, 1]
+        assert offsets(consumer.read(2, timeout=0)) == [0, 1]
         consumer.ack(messages[4])
         assert consumer.acknowledged == 5
-        assert offsets(consumer.receive(1, timeout=0)) == [5]
+        assert offsets(consumer.read(1, timeout=0)) == [5]
         consumer.ack_async(messages[6].message_id)
         until(lambda: consumer.acknowledged == 7)
         assert offsets(consumer) == [7, 8, 9]
@@ -197,7 +197,7 @@ def test_a_message_of_a_topic_that_was_made_anew_moves_no_cursor(client: Client,
         with pytest.raises(StaleMessageId, match=r"generation 2 .* generation 1") as refused:
             consumer.ack(former)
         assert refused.value.generation == 2
-        assert consumer.receive() == [anew]
+        assert consumer.read() == [anew]
         consumer.ack(anew)
         assert consumer.acknowledged == 1
 
@@ -214,7 +214,7 @@ def test_an_id_from_before_the_topic_is_refused_and_the_consumer_goes_on(
     with Producer[bytes](filled, client=client) as producer:
         producer.send_batch([b"0", b"1", b"2"])
     with Consumer(filled, "s", client=client, timeout=0, ack_interval=0.01) as consumer:
-        first, second = consumer.receive(2, timeout=0)
+        first, second = consumer.read(2, timeout=0)
         if in_the_background:
             consumer.ack_async(old)
             time.sleep(1)
@@ -228,18 +228,18 @@ def test_an_id_from_before_the_topic_is_refused_and_the_consumer_goes_on(
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["alone", "opened again"])
-@pytest.mark.parametrize("call", ["receive", "ack", "seek"])
+@pytest.mark.parametrize("call", ["read", "ack", "seek"])
 def test_a_consumer_of_a_topic_that_was_made_anew_is_fenced_and_told_the_generation(
     client: Client, filled: str, call: str, again: bool
 ) -> None:
     with Consumer(filled, "s", client=client, timeout=0) as consumer:
-        [message] = consumer.receive(1)
+        [message] = consumer.read(1)
         list(consumer)
         client.delete_topic(filled)
         client.create_topic(filled)
         if again:
             Consumer(filled, "s", client=client).close()
-        asked = {"receive": consumer.receive, "ack": lambda: consumer.ack(message), "seek": lambda: consumer.seek("earliest")}
+        asked = {"read": consumer.read, "ack": lambda: consumer.ack(message), "seek": lambda: consumer.seek("earliest")}
         for _ in range(2):
             with pytest.raises(ConsumerFenced) as fenced:
                 asked[call]()
@@ -248,13 +248,13 @@ def test_a_consumer_of_a_topic_that_was_made_anew_is_fenced_and_told_the_generat
 
 def test_a_fenced_consumer_hears_of_it_in_the_background(client: Client, filled: str) -> None:
     old = Consumer(filled, "s", client=client, ack_interval=0.01)
-    messages = old.receive(2, timeout=0)
+    messages = old.read(2, timeout=0)
     with Consumer(filled, "s", client=client):
         old.ack_async(messages[0])
         until(lambda: old._failure is not None)
-        for _ in range(2):  # although eight more were fetched ahead
+        for _ in range(2):  # although eight more were polled ahead
             with pytest.raises(ConsumerFenced):
-                old.receive(timeout=0)
+                old.read(timeout=0)
             with pytest.raises(ConsumerFenced):
                 next(iter(old))
             with pytest.raises(ConsumerFenced):
@@ -267,7 +267,7 @@ def test_what_is_acknowledged_while_it_hears_that_it_is_fenced_is_given_up_too(
     watched: Watched, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Consumer(filled, "s", client=watched, ack_interval=LONG) as consumer:
-        messages = consumer.receive(timeout=0)
+        messages = consumer.read(timeout=0)
 
         def fenced(*_: object, **__: object) -> int:
             consumer.ack_async(messages[5])
@@ -282,7 +282,7 @@ def test_what_is_acknowledged_while_it_hears_that_it_is_fenced_is_given_up_too(
 # --- seek and close
 
 
-def test_a_seek_drops_what_was_fetched_and_what_was_not_sent(watched: Watched, filled: str) -> None:
+def test_a_seek_drops_what_was_polled_and_what_was_not_sent(watched: Watched, filled: str) -> None:
     with Consumer(filled, "s", client=watched, timeout=0, ack_interval=LONG) as consumer:
         iterator = iter(consumer)
         messages = [next(iterator) for _ in range(5)]
@@ -292,7 +292,7 @@ def test_a_seek_drops_what_was_fetched_and_what_was_not_sent(watched: Watched, f
         consumer.flush()
         assert (watched.sent, watched.subscription(filled, "s").cursor, consumer.epoch) == (0, 8, 2)
         consumer.seek(2)
-        assert offsets(consumer.receive(1, timeout=0)) == [2]
+        assert offsets(consumer.read(1, timeout=0)) == [2]
         consumer.ack(messages[4])  # from before the seek, and meant
         assert consumer.acknowledged == 5
 
@@ -302,7 +302,7 @@ def test_an_acknowledgement_by_a_handler_in_the_middle_of_a_seek_does_not_end_th
     watched: Watched, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Consumer(filled, "s", client=watched) as consumer:
-        message, seek = consumer.receive(1, timeout=0)[0], watched.seek_subscription
+        message, seek = consumer.read(1, timeout=0)[0], watched.seek_subscription
 
         def interrupted(*args: Any, **options: Any) -> Subscription:
             sought = seek(*args, **options)
@@ -312,15 +312,15 @@ def test_an_acknowledgement_by_a_handler_in_the_middle_of_a_seek_does_not_end_th
 
         monkeypatch.setattr(watched, "seek_subscription", interrupted)
         consumer.seek(8)
-        assert offsets(consumer.receive(timeout=0)) == [8, 9]
+        assert offsets(consumer.read(timeout=0)) == [8, 9]
 
 
 def test_a_closed_consumer_does_nothing(client: Client, filled: str) -> None:
     consumer = Consumer(filled, "s", client=client)
-    message = consumer.receive(1, timeout=0)[0]
+    message = consumer.read(1, timeout=0)[0]
     consumer.close()
     for call in (
-        lambda: consumer.receive(timeout=0),
+        lambda: consumer.read(timeout=0),
         lambda: next(iter(consumer)),
         lambda: consumer.ack(message),
         lambda: consumer.ack_async(message),
@@ -339,7 +339,7 @@ def test_closing_tells_what_was_not_acknowledged_and_hides_no_error_of_the_block
 ) -> None:
     consumer = Consumer(filled, "s", client=watched, ack_interval=0.01 if failing is None else LONG)
     with pytest.raises(cause or raised), consumer:  # noqa: PT012
-        first = consumer.receive(timeout=0)[0]
+        first = consumer.read(timeout=0)[0]
         watched.failing = failing
         consumer.ack_async(first if failing is not None else MessageId(2**50, 0))
         until(lambda: failing is not None or consumer._failure is not None)

@@ -76,7 +76,7 @@ def acknowledge(url: str, topic: str) -> None:
     consumer = Consumer(topic, "s", url=url, ack_interval=0.1)
     with Producer[bytes](topic, url=url) as producer:
         producer.send(b"x")
-    consumer.ack_async(consumer.receive()[0])
+    consumer.ack_async(consumer.read()[0])
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_consumer_that_is_fenced_lets_its_threads_go(house: RunningService, to
     with Producer[bytes](topic, url=house.url) as producer:
         producer.send(b"x")
     old = Consumer(topic, "s", url=house.url)
-    message = old.receive()[0]
+    message = old.read()[0]
     old.ack_async(message)
     old.flush()
     with Consumer(topic, "s", url=house.url), pytest.raises(errors.ConsumerFenced):
@@ -141,6 +141,6 @@ def test_what_is_closed_is_not_named(house: RunningService, topic: str, before: 
             producer.send(b"x")
             assert len(list(reader)) == 1
         with Consumer(topic, "s", url=house.url) as consumer:
-            consumer.ack(consumer.receive()[0])
+            consumer.ack(consumer.read()[0])
         del producer, reader, consumer
         gc.collect()

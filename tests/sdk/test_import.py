@@ -147,7 +147,7 @@ assert_type(next(iter(Reader("t", codec=Flight, timeout=0))).value, Flight)
 assert_type(Reader("t", codec="str").read(), list[Message[str]])
 assert_type(Reader("t", generation=1, on_expired="skip"), Reader[bytes])
 Reader("t", on_expired="wait")  # type: ignore[call-overload]
-assert_type(Consumer("t", "s", codec=Times(), ack_interval=2).receive()[0].value, datetime)
+assert_type(Consumer("t", "s", codec=Times(), ack_interval=2).read()[0].value, datetime)
 def given_bytes(producer: Producer) -> None:
     producer.send("UA 1545")  # type: ignore[arg-type]
 

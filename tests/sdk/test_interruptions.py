@@ -30,7 +30,7 @@ from oncelog.process.clock import REAL
 from oncelog.process.errands import Errands
 from oncelog.process.turns import Condition, Turn
 from oncelog.producing.outcome import LOCK, Outcome, Outcomes
-from oncelog.reading.position import ConsumerPosition, FetchedAhead, Found, ReaderPosition
+from oncelog.reading.position import ConsumerPosition, Found, PolledAhead, ReaderPosition
 from oncelog.reading.stream import Stream
 from oncelog.values.receipt import Receipts
 from oncelog.wire.requests import ConsumeRequest
@@ -320,14 +320,14 @@ LOG = Log([True] * 12)
 class Reading(Stream[bytes]):
     """A stream whose service is at hand."""
 
-    def __init__(self, at: FetchedAhead) -> None:
+    def __init__(self, at: PolledAhead) -> None:
         super().__init__(at, timeout=0, codec=None, page_size=5)
         self._clock = REAL
 
-    async def _fetch(self, wait_ms: int) -> Found:
+    async def _poll(self, wait_ms: int) -> Found:
         at = self._at
         if isinstance(at, ReaderPosition):
-            asked = at.asks()
+            asked = at.asks(5)
             return at.answered(asked, LOG.poll(asked), 0.0)
         assert isinstance(at, ConsumerPosition)
         at.pass_over()
@@ -350,8 +350,8 @@ def read(stream: Reading, got: list[Message[bytes]]) -> None:
 
 # An iterator that is dropped is closed by CPython, which cannot raise there what 3.14 lets come there.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("position", [lambda: ReaderPosition(5), ConsumerPosition])
-def test_wherever_reading_is_interrupted_it_goes_on_with_the_next_message(position: Callable[[], FetchedAhead]) -> None:
+@pytest.mark.parametrize("position", [ReaderPosition, ConsumerPosition])
+def test_wherever_reading_is_interrupted_it_goes_on_with_the_next_message(position: Callable[[], PolledAhead]) -> None:
     wrong = set()
     for at in count(1):
         stream, got = Reading(position()), list[Message[bytes]]()
@@ -367,13 +367,13 @@ def test_wherever_reading_is_interrupted_it_goes_on_with_the_next_message(positi
 
 def test_wherever_a_consumer_is_interrupted_what_is_acknowledged_is_passed_over(client: Client, filled: str) -> None:
     with Consumer(filled, "other", client=client) as other:
-        fifth = other.receive(5, timeout=0)[4]
+        fifth = other.read(5, timeout=0)[4]
     wrong = set()
     for at in count(1):
         with Consumer(filled, f"s{at}", client=client, timeout=0) as consumer:
-            got = consumer.receive(1, timeout=0)
+            got = consumer.read(1, timeout=0)
             consumer.ack(fifth)
-            place = ctrl_c(at, lambda consumer=consumer, got=got: got.extend(consumer.receive(1, 0)), MODULES)  # type: ignore[misc]
+            place = ctrl_c(at, lambda consumer=consumer, got=got: got.extend(consumer.read(1, 0)), MODULES)  # type: ignore[misc]
             if [message.offset for message in (*got, *consumer)] != [0, *range(5, 10)]:
                 wrong.add(place)
         if place is None:

@@ -126,7 +126,7 @@ def test_a_consumer_that_is_fenced_says_so_once(
     client: Client, filled: str, caplog: pytest.LogCaptureFixture, in_the_background: bool
 ) -> None:
     old = Consumer(filled, "s", client=client, ack_interval=0.01)
-    message = old.receive(1, timeout=0)[0]
+    message = old.read(1, timeout=0)[0]
     with Consumer(filled, "s", client=client):
         if in_the_background:
             old.ack_async(message)
@@ -136,7 +136,7 @@ def test_a_consumer_that_is_fenced_says_so_once(
                 old.ack(message)
         for _ in range(2):
             with pytest.raises(errors.ConsumerFenced):
-                old.receive(timeout=0)
+                old.read(timeout=0)
     old.close()
     (line,) = said(caplog, "consumer", logging.WARNING)
     assert line.startswith(f"a consumer of subscription 's' of default/{filled} has ended: consumer_fenced: ")
@@ -192,6 +192,6 @@ def test_so_does_what_is_logged_of_callbacks_that_raise(client: Client, topic: s
 def test_nothing_is_said_where_nothing_happens(client: Client, filled: str, caplog: pytest.LogCaptureFixture) -> None:
     with Consumer(filled, "s", client=client, timeout=5) as consumer, Producer[bytes](filled, client=client) as producer:
         producer.send(b"x")
-        consumer.ack(consumer.receive()[-1])
+        consumer.ack(consumer.read()[-1])
     names = [f"oncelog.{each}" for each in ("client", "producer", "reader", "consumer", "exit")]
     assert [record.getMessage() for record in caplog.records if record.name in names] == []

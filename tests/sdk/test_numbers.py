@@ -37,6 +37,8 @@ from oncelog.wire.models import Acknowledge
 from tests.world.awaits import event_loop
 from tests.world.service import RunningService
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* is called .* now:DeprecationWarning")
+
 NEVER = [True, "1", nan, inf, -inf, 10**30, -(10**30), Decimal(1), timedelta(seconds=1)]
 """No argument takes these."""
 ABOVE_ZERO = {

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from oncelog import Message, MessageId
 from oncelog.errors import MessagesExpired
-from oncelog.reading.position import Ahead, ConsumerPosition, Found, HeldUp, ReaderPosition, Record, Upto
+from oncelog.reading.position import ConsumerPosition, Found, HeldUp, PageSize, ReaderPosition, Record, Upto
 from oncelog.wire.codec import decode_polled, encode
 from oncelog.wire.isolation import Held
 from oncelog.wire.media import ONCELOG_AVRO
@@ -43,13 +43,13 @@ def offsets(records: Sequence[Record]) -> list[int]:
 
 
 def reader(start: Any = "earliest", *, skips: bool = False, **options: Any) -> ReaderPosition:
-    at = ReaderPosition(5, skips)
+    at = ReaderPosition(skips)
     at.begin(start, **options)
     return at
 
 
 def answer(at: ReaderPosition, polled: Polled, transaction: bytes | None = None, now: float = 0.0) -> Found:
-    return at.answered(at.asks(0, transaction), polled, now)
+    return at.answered(at.asks(5, 0, transaction), polled, now)
 
 
 # --- where it begins
@@ -68,16 +68,16 @@ def test_what_a_start_asks_for() -> None:
     for start, inclusive, request, delivered in table:
         at = reader(start, inclusive=inclusive)
         request.limit, request.wait = 5, 250
-        assert (at.asks(250), at.delivered) == (request, delivered), start
+        assert (at.asks(5, 250), at.delivered) == (request, delivered), start
 
 
 @pytest.mark.parametrize("start", [datetime(2026, 1, 1), "newest", "", -1, True, 1.5, None, b"x" * 20])  # noqa: DTZ001
 def test_what_is_no_start_is_refused_and_moves_nothing(start: Any) -> None:
     at = reader(3, generation=4)
-    before = at.asks()
+    before = at.asks(5)
     with pytest.raises(ValueError, match="start"):
         at.begin(start)
-    assert at.asks() == before
+    assert at.asks(5) == before
     assert before.generation == 4, "what the offset belongs to is not forgotten either"
 
 
@@ -94,20 +94,20 @@ def test_what_an_empty_answer_means() -> None:
 
 def test_the_generation_that_answered_is_asked_for_from_then_on_and_a_seek_says_another() -> None:
     at = reader(3)
-    assert at.asks().generation is None
+    assert at.asks(5).generation is None
     assert answer(at, page(3)) is Found.MORE
-    assert at.asks() == ConsumeRequest(bytes(id_of(3)), inclusive=False, limit=5, wait=0, generation=1, refuse_expired=True)
+    assert at.asks(5) == ConsumeRequest(bytes(id_of(3)), inclusive=False, limit=5, wait=0, generation=1, refuse_expired=True)
     at.begin(0)
-    assert (at.asks().generation, at.delivered, list(at.records)) == (None, None, [])
+    assert (at.asks(5).generation, at.delivered, list(at.records)) == (None, None, [])
 
 
 @pytest.mark.parametrize(("start", "offset"), [("earliest", 4), (2, 2), (datetime(2026, 1, 1, tzinfo=UTC), None)])
 def test_a_reader_from_the_oldest_that_finds_none_misses_nothing_from_then_on(start: Any, offset: int | None) -> None:
     at = reader(start)
     answer(at, NOTHING._replace(upcoming=4))
-    assert (at.asks().start_offset, at.asks().refuse_expired) == (offset, offset is not None)
+    assert (at.asks(5).start_offset, at.asks(5).refuse_expired) == (offset, offset is not None)
     at.rewind()
-    assert at.asks().start_offset == offset
+    assert at.asks(5).start_offset == offset
 
 
 # --- what expires
@@ -141,14 +141,14 @@ def test_what_retention_took_is_told_or_skipped_and_counted(read: int, first: in
     assert caught.value.first == (first if first is not None else read or None)
     at = reader(skips=True)
     assert at.expired(overtaken(at)) == at.lost == lost
-    assert (at.asks().start_offset, at.asks().refuse_expired) == (earliest, True)
+    assert (at.asks(5).start_offset, at.asks(5).refuse_expired) == (earliest, True)
     at.rewind()
-    assert at.asks().start_offset == earliest
+    assert at.asks(5).start_offset == earliest
     assert at.expired(MessagesExpired(first=None, earliest=earliest + 2, upcoming=20)) == 2, "from where it was put"
 
 
-def test_messages_fetched_ahead_are_not_delivered_after_they_expired() -> None:
-    """Published at 0 ms, fetched at 50 s of the local clock when the service's said 10 ms."""
+def test_messages_polled_ahead_are_not_delivered_after_they_expired() -> None:
+    """Published at 0 ms, polled at 50 s of the local clock when the service's said 10 ms."""
     cases = [(None, 3_000, 52.99), (1, 3_000, 50.99), (9, 3_000, 52.99), (None, 1 << 60, inf)]
     for ttl, ttl_ms, ends in cases:
         for at in (reader(), ConsumerPosition()):
@@ -167,7 +167,7 @@ def test_a_reader_asks_again_for_those_that_live() -> None:
     answer(at, Polled([record(0), record(1, ttl=60), record(2)], bytes(id_of(2)), 1, None, MS, 90_000))
     at.take(1)
     at.drop_expired(60.5)
-    assert (list(at.records), at.asks().start_from, at.asks().refuse_expired) == ([], bytes(id_of(0)), True)
+    assert (list(at.records), at.asks(5).start_from, at.asks(5).refuse_expired) == ([], bytes(id_of(0)), True)
 
 
 # --- any history
@@ -196,10 +196,10 @@ class Log:
     st.lists(st.sampled_from(["ask", "take one", "take all", "rewind", "resume", "grow"]), max_size=60),
 )
 def test_after_any_history_each_message_was_delivered_once_and_in_order(kept: list[bool], size: int, steps: list[str]) -> None:
-    log, at, delivered = Log(list(kept)), ReaderPosition(size), list[int]()
+    log, at, delivered = Log(list(kept)), ReaderPosition(), list[int]()
     for step in [*steps, *["ask", "take all"] * (len(kept) + len(steps) + 2)]:
         if step == "ask":
-            asked = at.asks()
+            asked = at.asks(size)
             at.answered(asked, log.poll(asked), 0.0)
         elif step == "take one" and at.records:
             delivered += offsets(at.take(1))
@@ -208,7 +208,7 @@ def test_after_any_history_each_message_was_delivered_once_and_in_order(kept: li
         elif step == "rewind":  # as in a forked child, or where what is held has expired
             at.rewind()
         elif step == "resume" and at.delivered is not None:  # as another process does with the position that was noted
-            position, at = at.delivered, ReaderPosition(size)
+            position, at = at.delivered, ReaderPosition()
             at.begin(MessageId.from_bytes(position))
         elif step == "grow":
             log.kept.append(True)
@@ -304,12 +304,12 @@ def test_a_reader_is_told_once_of_each_message_that_holds_it_up_for_so_long() ->
 
 
 def test_what_is_asked_for_is_what_is_wanted_and_more_from_page_to_page() -> None:
-    ahead, counts = Ahead(1_000), list[int]()
+    size, counts = PageSize(1_000), list[int]()
     for _ in range(5):
-        ahead.want(10)
-        counts.append(ahead.count)
-        ahead.grow()
+        size.want(10)
+        counts.append(size.count)
+        size.grow()
     assert counts == [10, 40, 160, 640, 1_000]
-    ahead.begin()
-    ahead.want(5_000)
-    assert ahead.count == 1_000
+    size.begin()
+    size.want(5_000)
+    assert size.count == 1_000

@@ -82,14 +82,14 @@ def test_what_moves_something_on_the_service_refuses_on_the_other_side_of_a_fork
     with Producer(topic, client=client) as producer:
         producer.send_batch([b"%d" % number for number in range(10)])
     consumer = Consumer(topic, "s", client=client, timeout=0)
-    consumer.ack_async(consumer.receive(3)[-1])
+    consumer.ack_async(consumer.read(3)[-1])
     outbox = OutboxRelay(Outbox(f"o-{topic}"), f"sqlite:///{tmp_path}/shop.db", url=house.url)
     with client.transaction(database) as tx, client.atomic(buffer_bytes=0) as batch:
         database.connection.execute(text("INSERT INTO orders VALUES (1)"))
         for each in (tx, batch):
             each.send(topic, b"x")
         uses: list[Callable[[], object]] = [
-            *[consumer.receive, consumer.flush, lambda: consumer.seek(0)],
+            *[consumer.read, consumer.flush, lambda: consumer.seek(0)],
             *[lambda: tx.send(topic, b"child"), tx.finish, tx.abort, lambda: tx.__exit__(None, None, None)],
             *[lambda: batch.send(topic, b"child"), batch.commit, batch.abort, lambda: batch.__exit__(None, None, None)],
             *[outbox.run_once, outbox.run, outbox.start, outbox.renumber],
@@ -107,7 +107,7 @@ def test_what_moves_something_on_the_service_refuses_on_the_other_side_of_a_fork
     assert (tx.state, batch.outcome and batch.outcome.state) == ("committed", "committed")
     with engine.begin() as connection:
         assert connection.execute(text("SELECT n FROM orders")).all() == [(1,)]
-    assert consumer.receive(1)[0].payload == b"3"
+    assert consumer.read(1)[0].payload == b"3"
     consumer.close()
     assert client.subscription(topic, "s").cursor == 3
     engine.dispose()
@@ -241,7 +241,7 @@ def test_closing_a_consumer_gives_up_after_its_timeout(house: RunningService, cl
     with fake_server(holding(house, ("/ack",), gate)) as fake:
         for busy in (False, True):
             consumer = Consumer(topic, "s", url=fake.url, ack_interval=3_600)
-            consumer.ack_async(consumer.receive(1)[0])
+            consumer.ack_async(consumer.read(1)[0])
             if busy:  # another thread is at it
                 consumer._begin_exit()
                 until(lambda: sum(request.path.endswith("/ack") for request in fake.requests) == 2)

@@ -62,7 +62,7 @@ def test_what_is_not_there_is_told_at_the_first_read(client: Client, topic: str)
         reader.read()
 
 
-def test_what_is_fetched_ahead_is_not_delivered_and_a_seek_drops_it(client: Client, topic: str) -> None:
+def test_what_is_polled_ahead_is_not_delivered_and_a_seek_drops_it(client: Client, topic: str) -> None:
     ids = publish(client, topic, 10)
     with Reader(topic, client=client, timeout=0) as reader:
         assert reader.has_message_available()

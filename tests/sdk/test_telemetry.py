@@ -280,7 +280,7 @@ def test_what_is_done_with_a_message_is_below_the_span_that_sent_it(client: Clie
     with Producer(topic, client=client) as producer:
         producer.send(b"a")
     with Consumer(topic, "billing", client=client, timeout=0) as consumer:
-        (message,) = consumer.receive()
+        (message,) = consumer.read()
         with telemetry.processing(message, consumer) as span, spans.tracer.start_as_current_span("SELECT"):
             assert span.get_span_context().is_valid
         with pytest.raises(KeyError), telemetry.processing(message, consumer):

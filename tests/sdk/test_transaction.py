@@ -88,7 +88,7 @@ def test_every_state_and_event_is_of_use() -> None:
 
 
 def test_nothing_is_committed_that_was_not_asked_for_and_nothing_undone_that_may_be_committed() -> None:
-    assert reached("new", without="asked") == {"new", "in_progress", "aborted", "invalid"}
+    assert reached("new", without="commit") == {"new", "in_progress", "aborted", "invalid"}
     assert reached("in_doubt", without="refused") == {"in_doubt", "committed"}
     assert reached("committed", without="refused") == {"in_doubt", "committed"}
     for ended in ("aborted", "invalid"):

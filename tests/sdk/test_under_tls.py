@@ -71,13 +71,13 @@ def test_sdk_and_twin_publish_and_read_by_certificate(ca: Authority, asking: Run
     with Reader("sdk", timeout=0, **trust) as reader:
         assert [each.payload for each in reader] == whole
     with Consumer("sdk", "s", start="earliest", **trust) as consumer:
-        assert consumer.receive(timeout=5)[0].payload == whole[0]
+        assert consumer.read(timeout=5)[0].payload == whole[0]
 
     async def twin() -> list[bytes]:
         async with AsyncProducer("sdk", name="q", **trust) as producer:
             await producer.send(b"awaited")
         async with AsyncConsumer("sdk", "t", start="earliest", **trust) as consumer:
-            assert (await consumer.receive(timeout=5))[0].payload == whole[0]
+            assert (await consumer.read(timeout=5))[0].payload == whole[0]
         async with AsyncClient(**trust) as client, AsyncReader("sdk", client=client, timeout=0) as reader:
             return [each.payload async for each in reader]
 

@@ -51,7 +51,7 @@ def test_closing_a_client_ends_the_waiting_of_those_who_read_through_it(
         read = {
             "reader": Reader(topic, client=client, start=0).read,
             "pause": Reader(topic, client=client, start=0).read,
-            "consumer": Consumer(topic, "s", client=client).receive,
+            "consumer": Consumer(topic, "s", client=client).read,
             "poll": lambda: client.poll(topic, ConsumeRequest(start_offset=0, wait=25_000)),
             "offsets": lambda: client.offsets({topic: TopicAsked(after=0)}, wait=25),
         }[reads]
@@ -89,7 +89,7 @@ def test_waits_that_are_answered_at_once_and_empty_are_not_asked_for_in_a_loop(
         return forward(house.url, request)
 
     with fake_server(handle) as fake, Client(fake.url) as client:
-        read = Reader(topic, client=client, start=0).read if kind == "reader" else Consumer(topic, "s", client=client).receive
+        read = Reader(topic, client=client, start=0).read if kind == "reader" else Consumer(topic, "s", client=client).read
         assert read(timeout=60) == []
         assert 10 < len(polls) < 100
         polls.clear()
@@ -119,10 +119,9 @@ def test_pages_are_about_what_is_asked_for_at_first_and_grow_as_reading_goes_on(
         with Producer[bytes](topic, client=direct) as producer:
             producer.send_batch([b"x"] * 1_500)
         reader: Any = Reader(topic, client=client, start=700, page_size=200)
-        read = reader.read
         if kind == "consumer":
             reader = Consumer(topic, "s", client=client, start=700, page_size=200)
-            read = reader.receive
+        read = reader.read
         assert len(read(10)) == 10
         assert [len(read(10)) for _ in range(5)] == [10] * 5
         assert limits == [10, 40, 160]
@@ -162,7 +161,7 @@ def test_a_quiet_topic_goes_on_behind_a_gateway_that_cuts_every_wait(house: Runn
 
         for read in (
             lambda: Reader(topic, client=client, start="latest").read()[0].payload,
-            lambda: Consumer(topic, "s", client=client, start="latest").receive()[0].payload,
+            lambda: Consumer(topic, "s", client=client, start="latest").read()[0].payload,
             lambda: client.offsets({topic: TopicAsked(after=2)}, wait=PATIENCE)[topic].stable,
         ):
             while cuts.acquire(blocking=False):

@@ -326,7 +326,7 @@ class Foreigner(Drafter):
             await client.rollback(topic, response)
         else:
             with suppress(TransactionNotFound):  # an answer was lost
-                await client.end_held(topic, pointer, committed=committed)
+                await client.settle_topic(topic, pointer, committed=committed)
         history.decided(group, "there" if committed else "gone")
 
 
@@ -375,7 +375,7 @@ class Worker(Client):
             AsyncConsumer(self.reading.topic, self.name, client=client, page_size=self.random.choice([3, 100])) as consumer,
         ):
             while True:
-                messages = await consumer.receive(20, timeout=self.random.choice([3, 20]))
+                messages = await consumer.read(20, timeout=self.random.choice([3, 20]))
                 for message in messages:
                     self.reading.receive(found(message))
                     self.world.given[self.reading.topic] = message

@@ -305,7 +305,7 @@ async def _judge(world: World) -> int:
             assert state in ("committed", "aborted", "invalid"), f"transaction {pointer} is {state} after half a minute"
             world.history.decided(group, "there" if state == "committed" else "gone")
         for held in await client.held():
-            await client.end_held(held.topic, held.write_pointer, committed=False)
+            await client.settle_topic(held.topic, held.write_pointer, committed=False)
         logs = {topic: await read_all(client, topic) for topic in (*TOPICS, LEDGER, RECORDS)}
         world.history.check(logs)
         for topic in logs:

@@ -48,7 +48,7 @@ def whole() -> Disk:
         with client.atomic(id="atomic") as batch:
             batch.send("a", b"%d" % (END - 1))
         with Consumer("a", "reader", client=client) as consumer:
-            consumer.ack(consumer.receive(5, timeout=60)[-1])
+            consumer.ack(consumer.read(5, timeout=60)[-1])
     return disk
 
 
@@ -134,7 +134,7 @@ def check_serves(disk: Disk, gone: frozenset[int], clock: ManualClock | None = N
         with client.atomic() as batch:
             batch.send("a", b"atomic")
         with Consumer("a", "reader", client=client) as consumer:
-            received = consumer.receive(100, timeout=60)
+            received = consumer.read(100, timeout=60)
             assert received[0].offset == min(offset for offset in range(5, END + 1) if offset not in gone)
         *_, verified = client.verify("a")
         assert verified.ok, verified.problems

@@ -42,7 +42,7 @@ def left(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str,
 def stable(client: Client) -> list[str]:
     """What a consumer that begins at the first message is given: what is committed."""
     with Consumer("t", f"from-{time.time_ns()}", client=client, codec="str", start="earliest") as consumer:
-        return [message.value for message in consumer.receive(1_000, timeout=0)]
+        return [message.value for message in consumer.read(1_000, timeout=0)]
 
 
 def rows_of(url: str) -> list[tuple[str, bytes, bytes]]:
@@ -76,7 +76,7 @@ def test_a_service_goes_on_with_what_an_earlier_release_left(left: tuple[str, di
         until(lambda: stable(client) == [*before, "p10"])
         assert client.group_producer("group", "a").sequence_id == 7
         with Consumer("t", "s", client=client, codec="str") as consumer:
-            assert [message.value for message in consumer.receive(2)] == before[1:3]
+            assert [message.value for message in consumer.read(2)] == before[1:3]
     with running_service(url, clock) as service, Client(service.url, token=told["secret"]) as client:
         topic = Topic(service.url, create=False)
         topic.session.headers["Authorization"] = f"Bearer {told['secret']}"

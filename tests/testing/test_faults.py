@@ -227,13 +227,13 @@ def test_a_producer_is_fenced_at_a_request(kit: OncelogService) -> None:
 def test_a_consumer_is_fenced_now_and_at_a_request(kit: OncelogService) -> None:
     published(kit)
     with Consumer("t", "mails", url=kit.url) as consumer:
-        message = consumer.receive(1, timeout=0)[0]
+        message = consumer.read(1, timeout=0)[0]
         kit.fence("t", subscription="mails")
         with pytest.raises(errors.ConsumerFenced):
             consumer.ack(message)
     kit.faults.fence("t", subscription="mails", request="acknowledge")
     with Consumer("t", "mails", url=kit.url) as consumer:
-        assert consumer.receive(1, timeout=0)[0].offset == 0
+        assert consumer.read(1, timeout=0)[0].offset == 0
         with pytest.raises(errors.ConsumerFenced):
             consumer.ack(message)
 
@@ -249,7 +249,7 @@ def test_where_there_is_nobody_to_fence_it_is_told(kit: OncelogService, once: Cl
     ]
     published(kit)
     with Consumer("t", "mails", url=kit.url) as consumer:
-        consumer.ack(consumer.receive(1, timeout=0)[0])
+        consumer.ack(consumer.read(1, timeout=0)[0])
     with pytest.raises(
         FaultNotMet, match=r"struck 0 of 1; 6 came \(no producer 'loadr' on this topic .*\)\n.*no subscription 'mials'"
     ):

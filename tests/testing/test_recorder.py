@@ -54,7 +54,7 @@ def wrong(kit: OncelogService, effects: list[Any], **options: Any) -> dict[str, 
 def test_the_committed_view_is_what_a_consumer_is_given(kit: OncelogService) -> None:
     found = committed(kit.client, "orders", "default")
     with Consumer("orders", "looking", client=kit.client) as consumer:
-        given = consumer.receive(100, timeout=0)
+        given = consumer.read(100, timeout=0)
     assert [message.offset for message in found] == [message.offset for message in given] == [0, 1, 2, 3, 5, 6]
     for one, other in zip(found, given, strict=True):
         for name in ("payload", "message_id", "key", "properties", "producer"):

@@ -13,6 +13,7 @@ from oncelog.codecs import Text, Typed, Untyped, V
 from oncelog.errors import OncelogError
 from oncelog.message_id import MessageId
 from oncelog.process import exits
+from oncelog.process.deprecated import deprecated
 from oncelog.reading.twins import ConsumerTwin
 from oncelog.values.message import Message
 from oncelog.values.numbers import check_timeout
@@ -22,14 +23,14 @@ from oncelog.wire.models import Subscription
 
 class AsyncConsumer(ConsumerTwin[AsyncApi, V], AsyncStream[V]):
     """The twin of :class:`oncelog.Consumer` for asyncio: the same subscription, promises and errors. An asynchronous context
-    manager, which opens the subscription; one task at a time receives, any may acknowledge or seek.
+    manager, which opens the subscription; one task at a time reads, any may acknowledge or seek.
 
         async with AsyncConsumer("flights", "billing") as consumer:
             async for message in consumer:
                 await charge(message)
                 consumer.ack_async(message)
 
-    Cancelled at an await, receiving has delivered nothing, and :meth:`ack`, :meth:`flush` and :meth:`close` can be repeated.
+    Cancelled at an await, reading has delivered nothing, and :meth:`ack`, :meth:`flush` and :meth:`close` can be repeated.
     After a cancelled :meth:`seek` open a new consumer. It belongs to its event loop: on another one it raises RuntimeError, in a
     forked child :class:`~oncelog.errors.Forked`.
     """
@@ -71,14 +72,19 @@ class AsyncConsumer(ConsumerTwin[AsyncApi, V], AsyncStream[V]):
         """The subscription as it is on disk now: cursor, lag, what was lost to expiry, epoch. Raises SubscriptionNotFound."""
         return await self._client.subscription(self._topic, self._subscription, self._namespace)
 
-    # --- receiving
+    # --- reading
 
-    async def receive(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
+    async def read(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
         """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever).
 
-        As :meth:`oncelog.Consumer.receive`.
+        As :meth:`oncelog.Consumer.read`.
         """
         return await self._deliver(limit, timeout)
+
+    @deprecated("AsyncConsumer.receive is called AsyncConsumer.read now, as an AsyncReader's is")
+    async def receive(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
+        """Deprecated: the former name of :meth:`read`."""
+        return await self.read(limit, timeout)
 
     async def seek(self, start: Start, *, inclusive: bool = False) -> None:
         """Go on from somewhere else, also from before what is acknowledged: as :meth:`oncelog.Consumer.seek`."""

@@ -49,7 +49,7 @@ class AsyncReader(ReaderTwin[AsyncApi, V], AsyncStream[V]):
             await self._begin(*self._start)
 
     async def seek(self, start: Start, *, inclusive: bool = False, generation: int | None = None) -> None:
-        """Go on from somewhere else; what was fetched ahead is dropped: as :meth:`oncelog.Reader.seek`."""
+        """Go on from somewhere else; what was polled ahead is dropped: as :meth:`oncelog.Reader.seek`."""
         self._check()
         await self._begin(start, inclusive, generation)
 

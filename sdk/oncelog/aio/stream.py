@@ -1,4 +1,4 @@
-"""Delivers messages that are fetched ahead, awaited: what the asyncio twins of readers and consumers share."""
+"""Delivers messages that are polled ahead, awaited: what the asyncio twins of readers and consumers share."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ class AsyncStream(StreamTwin[AsyncApi, V]):
 
     async def _deliver(self, limit: int, timeout: float | None, wanted: int | None = None) -> list[Message[V]]:
         """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever)."""
-        if not await self._hold(limit, timeout, wanted):
+        if not await self._poll_ahead(limit, timeout, wanted):
             return []
         return [Message(record, None, self._at.source) for record in self._at.take(limit)]
 
-    async def _ask(self, call: Callable[[], Any]) -> Any:
+    async def _until_closed(self, call: Callable[[], Any]) -> Any:
         if self._closed:
             raise Stopped
 

@@ -18,6 +18,7 @@ from oncelog.http.transport import READ_SECONDS, Transport
 from oncelog.http.trust import Certificate, Verify
 from oncelog.process import forks
 from oncelog.process.clock import REAL, Clock
+from oncelog.process.deprecated import deprecated
 from oncelog.process.procedures import asked, called, driven
 from oncelog.wire.media import DEFAULT_NAMESPACE
 
@@ -157,7 +158,8 @@ class Api(forks.MadeHere):
     transaction_states = driven(AsyncApi.transaction_states, of="_calls")
     held = driven(AsyncApi.held, of="_calls")
     held_on = driven(AsyncApi.held_on, of="_calls")
-    end_held = driven(AsyncApi.end_held, of="_calls")
+    settle_topic = driven(AsyncApi.settle_topic, of="_calls")
+    end_held = deprecated("Client.end_held is called Client.settle_topic now")(settle_topic)
     prune_transactions = driven(AsyncApi.prune_transactions, of="_calls")
     publish_transactional = driven(AsyncApi.publish_transactional, of="_calls")
     store = driven(AsyncApi.store, of="_calls")

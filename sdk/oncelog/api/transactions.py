@@ -10,6 +10,7 @@ from oncelog.api.calls import Calls, as_request, decoded, parse, receipts_bytes,
 from oncelog.api.plausible import check_receipts
 from oncelog.errors import InvalidResponse, RequestTooLarge
 from oncelog.http.silence import Again
+from oncelog.process.deprecated import deprecated
 from oncelog.values.numbers import check_long, milliseconds
 from oncelog.wire.codec import decode_published, encode_publish_request, encode_publish_response
 from oncelog.wire.media import DEFAULT_NAMESPACE, ONCELOG_AVRO, THRIFT
@@ -130,14 +131,16 @@ class TransactionCalls(Calls):
         check_long("limit", limit, 1)
         return parse(list[HeldMessages], await self._get(topic_path(namespace, topic) + "/held", {"limit": str(limit)}))
 
-    async def end_held(self, topic: str, write_pointer: int, *, committed: bool, namespace: str = DEFAULT_NAMESPACE) -> None:
-        """End a write pointer that the transaction service does not know, on a topic: its messages count, or are rolled back.
+    async def settle_topic(self, topic: str, write_pointer: int, *, committed: bool, namespace: str = DEFAULT_NAMESPACE) -> None:
+        """Tell a topic how a write pointer has ended that no transaction service knows: its messages count, or are rolled back.
 
         Raises TransactionNotFound: nothing is held back under it. TransactionNotInProgress: the transaction service knows it.
         """
         check_long("write_pointer", write_pointer, 1)
         body = EndHeld(committed=committed).to_wire()
         await self._post(f"{topic_path(namespace, topic)}/held/{write_pointer}", body, idempotent=False)
+
+    end_held = deprecated("AsyncClient.end_held is called AsyncClient.settle_topic now")(settle_topic)
 
     async def prune_transactions(self, write_pointers: Collection[int] | None = None, before: datetime | None = None) -> int:
         """Forget invalid transactions: those named, or all that were started before a time. How many they were.

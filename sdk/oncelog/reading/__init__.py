@@ -1,1 +1,1 @@
-"""Reading: messages fetched ahead, readers, durable consumers."""
+"""Reading: messages polled ahead, readers, durable consumers."""

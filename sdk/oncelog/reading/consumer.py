@@ -16,6 +16,7 @@ from oncelog.errors import (
 )
 from oncelog.message_id import MessageId
 from oncelog.process import exits, forks
+from oncelog.process.deprecated import deprecated
 from oncelog.process.exits import EXIT_SECONDS
 from oncelog.process.procedures import drive
 from oncelog.process.tending import Tender
@@ -41,11 +42,11 @@ class Consumer(ConsumerTwin[Api, V], Stream[V]):
     goes back.
 
     It is exclusive: opening a second consumer of the subscription fences the first, whose every call then raises
-    :class:`~oncelog.errors.ConsumerFenced`. Messages it had fetched ahead may be delivered until it hears of that.
+    :class:`~oncelog.errors.ConsumerFenced`. Messages it had polled ahead may be delivered until it hears of that.
 
     Of transactions it delivers what is committed; behind a message that is undecided it waits.
 
-    Receive and seek in one thread; acknowledge and close in any, also in a signal handler.
+    Read and seek in one thread; acknowledge and close in any, also in a signal handler.
 
     In a forked child it raises :class:`~oncelog.errors.Forked`: its subscription stays its parent's. What :meth:`ack_async` has
     not sent when the interpreter exits is sent then.
@@ -100,21 +101,26 @@ class Consumer(ConsumerTwin[Api, V], Stream[V]):
         """The subscription as it is on disk now: cursor, lag, what was lost to expiry, epoch. Raises SubscriptionNotFound."""
         return self._client.subscription(self._topic, self.subscription, self._namespace)
 
-    # --- receiving
+    # --- reading
 
-    def receive(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
+    def read(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
         """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever).
 
         Raises:
             ConsumerFenced, ConsumerClosed, SubscriptionNotFound: for ever. Any other OncelogError: nothing was delivered, and
-                receiving again goes on where it stood.
+                reading again goes on where it stood.
         """
         return self._deliver(limit, timeout)
+
+    @deprecated("Consumer.receive is called Consumer.read now, as a Reader's is")
+    def receive(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
+        """Deprecated: the former name of :meth:`read`."""
+        return self.read(limit, timeout)
 
     def seek(self, start: Start, *, inclusive: bool = False) -> None:
         """Go on from somewhere else, also from before what is acknowledged: this moves the cursor on the service, at once.
 
-        ``start`` as when the subscription is made. What was fetched ahead is dropped; what :meth:`ack_async` has not sent too.
+        ``start`` as when the subscription is made. What was polled ahead is dropped; what :meth:`ack_async` has not sent too.
 
         Raises:
             ConsumerFenced, ConsumerClosed, SubscriptionNotFound, OffsetOutOfRange, InvalidMessageId, StaleMessageId: nothing has

@@ -1,4 +1,4 @@
-"""Where readers and consumers stand, what they hold fetched ahead, and what they ask for next.
+"""Where readers and consumers stand, what they have polled ahead, and what they ask for next.
 
 Pure: it is given the answers and the time, in seconds of a clock that is never set; it asks nothing and waits for nothing. The
 shells around it do that: :class:`oncelog.Reader` and :class:`oncelog.Consumer`, in threads.
@@ -49,8 +49,8 @@ class Found(Enum):
     """The transaction that reads cannot see what comes next, however long it waits."""
 
 
-class FetchedAhead:
-    """Holds messages that were fetched and not delivered yet, and drops them when they expire."""
+class PolledAhead:
+    """Holds messages that were polled and not delivered yet, and drops them when they expire."""
 
     __slots__ = ("_lives", "_since", "fresh_until", "last", "records", "source")
 
@@ -115,27 +115,26 @@ class FetchedAhead:
         return came + (int.from_bytes(record["id"][:8], "big") + lives_ms - now_ms) / 1000
 
 
-class ReaderPosition(FetchedAhead):
+class ReaderPosition(PolledAhead):
     """The position of a reader: it lies with the caller, and an answer moves it."""
 
-    __slots__ = ("_begun", "_lost_upto", "_next", "_page_size", "_skips_expired", "generation", "lost")
+    __slots__ = ("_begun", "_lost_upto", "_next", "_skips_expired", "generation", "lost")
 
-    def __init__(self, page_size: int, skips_expired: bool = False) -> None:
+    def __init__(self, skips_expired: bool = False) -> None:
         """``skips_expired``: messages that expired before they were read are counted in ``lost``, and are no error."""
         super().__init__()
-        self._page_size = page_size
         self._skips_expired = skips_expired
         self.generation: int | None = None
         """Of the topic, as soon as it has answered: from then on another one is refused."""
         self.lost = 0
         self._lost_upto: int | None = None
         """Offset of the last message that was skipped."""
-        self._next = ConsumeRequest(limit=page_size)
+        self._next = ConsumeRequest()
         self._begun: tuple[ConsumeRequest, bytes | None] = self._next, None
         """What asks for everything there is to be delivered, as long as ``delivered`` is still this."""
 
     def begin(self, start: Start, inclusive: bool = False, generation: int | None = None) -> None:
-        """Go on from ``start``, an offset instead of ``latest``, with nothing fetched ahead.
+        """Go on from ``start``, an offset instead of ``latest``, with nothing polled ahead.
 
         ``generation``: of the topic, that ``start`` belongs to. Raises ValueError for what is no start: nothing has moved then.
         """
@@ -147,14 +146,14 @@ class ReaderPosition(FetchedAhead):
         elif asked.offset is not None:
             following = self._at(asked.offset)
         else:
-            following = ConsumeRequest(start_from=asked.timestamp, limit=self._page_size)
+            following = ConsumeRequest(start_from=asked.timestamp)
         self.generation, self.last, self._lost_upto = generation, None, None
         self._next, self._begun, self._since = following, (following, since), since
         self.records.clear()
 
-    def asks(self, wait_ms: int = 0, transaction: bytes | None = None) -> ConsumeRequest:
+    def asks(self, limit: int, wait_ms: int = 0, transaction: bytes | None = None) -> ConsumeRequest:
         """The next poll, held by the service for ``wait_ms`` where there is nothing yet."""
-        return replace(self._next, wait=wait_ms, transaction=transaction, generation=self.generation)
+        return replace(self._next, limit=limit, wait=wait_ms, transaction=transaction, generation=self.generation)
 
     def answered(self, asked: ConsumeRequest, polled: Polled, now: float) -> Found:
         """Hold the messages of the answer, and go on behind it."""
@@ -193,7 +192,7 @@ class ReaderPosition(FetchedAhead):
         return lost
 
     def rewind(self) -> None:
-        """Go on behind what was delivered, with nothing fetched ahead."""
+        """Go on behind what was delivered, with nothing polled ahead."""
         (following, since), delivered = self._begun, self.delivered
         following = following if delivered is None or delivered == since else self._behind(delivered)
         # No call between these: Ctrl-C there would lose what was held.
@@ -210,14 +209,14 @@ class ReaderPosition(FetchedAhead):
         return max(known) + 1 if known else None
 
     def _behind(self, position: bytes) -> ConsumeRequest:
-        return ConsumeRequest(start_from=position, inclusive=False, limit=self._page_size, refuse_expired=True)
+        return ConsumeRequest(start_from=position, inclusive=False, refuse_expired=True)
 
     def _at(self, offset: int) -> ConsumeRequest:
-        return ConsumeRequest(start_offset=offset, limit=self._page_size, refuse_expired=True)
+        return ConsumeRequest(start_offset=offset, refuse_expired=True)
 
 
-class Ahead:
-    """How many messages the next request asks for: at first about what its caller wants, and more as reading goes on."""
+class PageSize:
+    """How many messages the next poll asks for: at first about what its caller wants, and more as reading goes on."""
 
     __slots__ = ("_most", "count")
 
@@ -273,7 +272,7 @@ class Upto(NamedTuple):
         return Acknowledge(epoch=epoch, generation=generation, offset=self.offset, message_id=message_id)
 
 
-class ConsumerPosition(FetchedAhead):
+class ConsumerPosition(PolledAhead):
     """The position of a durable consumer: the service begins it at the subscription's cursor."""
 
     __slots__ = ("_after", "_first", "passed")
@@ -283,10 +282,10 @@ class ConsumerPosition(FetchedAhead):
         self.begin()
 
     def begin(self) -> None:
-        """Go on from the cursor of the subscription, with nothing fetched ahead."""
+        """Go on from the cursor of the subscription, with nothing polled ahead."""
         self._after: MessageId | None = None
         self._first: bytes | None = None
-        """Id of the first message that was fetched since it began."""
+        """Id of the first message that was polled since it began."""
         self.last = None
         self.passed: MessageId | None = None
         """Acknowledged before it was delivered: what lies up to there is not to be delivered any more."""

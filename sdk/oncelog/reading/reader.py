@@ -18,7 +18,7 @@ from oncelog.values.start import Start as Start
 class Reader(ReaderTwin[Api, V], Stream[V]):
     """Iterates over the messages of a topic, each once, in the order that every consumer sees.
 
-    ``position`` is the id of the last message *delivered*; messages fetched ahead do not count. Not thread-safe: one reader a
+    ``position`` is the id of the last message *delivered*; messages polled ahead do not count. Not thread-safe: one reader a
     thread; only :meth:`close` may be called from anywhere, also in a signal handler. A context manager.
 
         with Reader("flights") as reader:
@@ -59,7 +59,7 @@ class Reader(ReaderTwin[Api, V], Stream[V]):
         forks.register(self)
 
     def seek(self, start: Start, *, inclusive: bool = False, generation: int | None = None) -> None:
-        """Go on from somewhere else; what was fetched ahead is dropped. ``start`` and ``generation`` as when the reader is made:
+        """Go on from somewhere else; what was polled ahead is dropped. ``start`` and ``generation`` as when the reader is made:
         also on a topic that was deleted and made anew. What is no start is refused, and nothing has moved then."""
         self._check()
         drive(self._begin(start, inclusive, generation))

@@ -1,4 +1,4 @@
-"""Delivers messages that are fetched ahead one after the other: what reader and consumer of threads share."""
+"""Delivers messages that are polled ahead one after the other: what reader and consumer of threads share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Stream(StreamTwin[Api, V]):
         """Whether a message would be delivered without waiting. Delivers nothing itself."""
         return drive(self._has_message())
 
-    def _ask(self, call: Callable[[], Any]) -> Any:
+    def _until_closed(self, call: Callable[[], Any]) -> Any:
         return self._errands.run(lambda: drive(got(call())))
 
     def __enter__(self) -> Self:
@@ -37,7 +37,7 @@ class Stream(StreamTwin[Api, V]):
 
     def _deliver(self, limit: int, timeout: float | None, wanted: int | None = None) -> list[Message[V]]:
         """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever)."""
-        if not drive(self._hold(limit, timeout, wanted)):
+        if not drive(self._poll_ahead(limit, timeout, wanted)):
             return []
         at = self._at
         messages: list[Message[V]] = [Message(record, None, at.source) for record in islice(at.records, limit)]

@@ -1,6 +1,6 @@
 """What the twins of readers and consumers share, of threads and of asyncio: their arguments, what they note, how they wait.
 
-What awaits is a procedure (:mod:`oncelog.process.procedures`): its hands are the twin's own ``_fetch``.
+What awaits is a procedure (:mod:`oncelog.process.procedures`): its hands are the twin's own ``_until_closed``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from oncelog.process.errands import Stopped
 from oncelog.process.procedures import Procedure, called, got
 from oncelog.process.tracing import Place, switch
 from oncelog.reading.older import OlderService, stable_offsets
-from oncelog.reading.position import ITERATED, Ahead, ConsumerPosition, FetchedAhead, Found, HeldUp, ReaderPosition, Upto
+from oncelog.reading.position import ITERATED, ConsumerPosition, Found, HeldUp, PageSize, PolledAhead, ReaderPosition, Upto
 from oncelog.values.message import Message, Source, check_place
 from oncelog.values.numbers import MILLISECOND, check_count, check_seconds, check_timeout
 from oncelog.values.start import Start, is_latest, start_position
@@ -48,7 +48,7 @@ from oncelog.wire.requests import ConsumeRequest, Polled
 from oncelog.wire.transaction import Transaction
 
 PAGE = 5_000
-"""Messages fetched at once at most; the service ends a page by bytes too."""
+"""Messages of a page at most; the service ends a page by bytes too."""
 WAIT_SECONDS = 20.0
 """How long one request is held on the service when there is nothing yet."""
 ACK_SECONDS = 1.0
@@ -67,19 +67,19 @@ class StreamTwin(OfTopic[C], Generic[C, V]):
     _subscription: str | None = None
     _log: logging.Logger
 
-    def __init__(self, at: FetchedAhead, timeout: float | None, codec: object, page_size: int) -> None:
+    def __init__(self, at: PolledAhead, timeout: float | None, codec: object, page_size: int) -> None:
         """The arguments are those of a :class:`oncelog.Reader`."""
         check_timeout(timeout)
         check_count("page_size", page_size)
         self._at = at
         self._timeout = timeout
         at.source = Source(codec_for(codec))
-        self._ahead = Ahead(page_size)
+        self._page_size = PageSize(page_size)
         self._held: Held | None = None
         self._held_up = HeldUp()
         self._closed = False
         self._interrupted = False
-        """What is fetched ahead is not to be delivered any more; why, the next :meth:`_fetch` says."""
+        """What is polled ahead is not to be delivered any more; why, the next :meth:`_poll` says."""
 
     def _connect(self, topic: str, namespace: str, *to: Any) -> None:
         super()._connect(topic, namespace, *to)
@@ -123,25 +123,25 @@ class StreamTwin(OfTopic[C], Generic[C, V]):
             datetime.fromtimestamp(held.since_ms / 1000, UTC).isoformat(timespec="seconds"),
         )
 
-    async def _fetch(self, wait_ms: int) -> Found:
-        """Ask once for more. Raises Stopped."""
+    async def _poll(self, wait_ms: int) -> Found:
+        """Ask once for more, and hold what it brings. Raises Stopped."""
         raise NotImplementedError
 
-    def _ask(self, call: Callable[[], Any]) -> Any:
+    def _until_closed(self, call: Callable[[], Any]) -> Any:
         """Return what the call does, which may be a procedure. Raises Stopped once it is closed."""
         raise NotImplementedError
 
     def _place(self) -> Place:
         return Place(self._namespace, self._topic, self._client.url)
 
-    async def _received(self, call: Callable[[], Polled | Procedure[Polled]]) -> Polled:
-        """Return the answer, as :meth:`_ask`; traced where this process does."""
+    async def _polled(self, call: Callable[[], Polled | Procedure[Polled]]) -> Polled:
+        """Return the answer, as :meth:`_until_closed`; traced where this process does."""
         tracing = switch.tracing
         if tracing is None:
-            answer: Polled = await got(self._ask(call))
+            answer: Polled = await got(self._until_closed(call))
             return answer
         with tracing.receive(*place_of(self)) as receiving:
-            polled: Polled = await got(self._ask(call))
+            polled: Polled = await got(self._until_closed(call))
             receiving.brought(polled.messages)
             return polled
 
@@ -159,17 +159,17 @@ class StreamTwin(OfTopic[C], Generic[C, V]):
         at = self._at
         at.drop_expired(self._clock.monotonic())
         while not at.records or self._interrupted:
-            self._ahead.want(ITERATED)
+            self._page_size.want(ITERATED)
             try:
-                found = await self._fetch(0)
+                found = await self._poll(0)
             except Stopped:
                 return False
             if found is not Found.MORE and not at.records:
                 return False
         return True
 
-    async def _hold(self, limit: int, timeout: float | None, wanted: int | None = None) -> bool:
-        """Wait until there is a message to deliver; False: there is none after ``timeout`` seconds (None waits for ever).
+    async def _poll_ahead(self, limit: int, timeout: float | None, wanted: int | None = None) -> bool:
+        """Poll until there is a message to deliver; False: there is none after ``timeout`` seconds (None waits for ever).
 
         ``wanted``: messages that the first page is to bring, else ``limit``.
         """
@@ -183,10 +183,10 @@ class StreamTwin(OfTopic[C], Generic[C, V]):
         empty = 0
         while not at.records or self._interrupted:
             began = self._clock.monotonic()
-            self._ahead.want(wanted or limit)
+            self._page_size.want(wanted or limit)
             left = WAIT_SECONDS if end is None else min(WAIT_SECONDS, max(0.0, end - began))
             try:
-                found = await self._fetch(int(left * 1000))
+                found = await self._poll(int(left * 1000))
                 now = self._clock.monotonic()
                 if not at.records and (found is Found.UNDECIDED or (end is not None and now >= end)):
                     return False
@@ -195,7 +195,7 @@ class StreamTwin(OfTopic[C], Generic[C, V]):
                     short = min(pause(empty, 1.0) - (now - began), inf if end is None else end - now)
                     empty = empty + 1 if short > 0 else 0
                     if short > 0:
-                        await got(self._ask(partial(paused, self._client, short)))
+                        await got(self._until_closed(partial(paused, self._client, short)))
             except Stopped:
                 return False
         return True
@@ -262,7 +262,7 @@ class ReaderTwin(StreamTwin[C, V]):
             raise ValueError(f"isolation is 'committed' or 'uncommitted', not {isolation!r}")
         start_position(start, inclusive)
         check_generation(generation)
-        super().__init__(ReaderPosition(page_size, on_expired == "skip"), timeout, codec, page_size)
+        super().__init__(ReaderPosition(on_expired == "skip"), timeout, codec, page_size)
         self._is_committed = isolation == COMMITTED and transaction is None
         self._older: OlderService | None = None
         self._connect(topic, namespace, client, url, verify, cert, proxy)
@@ -290,7 +290,7 @@ class ReaderTwin(StreamTwin[C, V]):
         if is_latest(start):
             start, generation = await self._latest()
         self._at.begin(start, inclusive, generation)
-        self._ahead.begin()
+        self._page_size.begin()
 
     async def _latest(self) -> tuple[int, int]:
         """The offset behind the last message that is stable, or of all, and the generation that it is of."""
@@ -300,17 +300,17 @@ class ReaderTwin(StreamTwin[C, V]):
         stats = await got(self._client.stats(self._topic, self._namespace))
         return stats.upcoming_offset, stats.generation
 
-    async def _poll(self, asked: ConsumeRequest) -> Polled:
+    async def _page(self, asked: ConsumeRequest) -> Polled:
         if not self._is_committed:
-            return await self._received(partial(self._client.poll, self._topic, asked, self._namespace))
+            return await self._polled(partial(self._client.poll, self._topic, asked, self._namespace))
         if self._older is None or self._older.is_replaced:
             request = replace(asked, isolation=COMMITTED)
             try:
-                return await self._received(partial(self._client.poll, self._topic, request, self._namespace))
+                return await self._polled(partial(self._client.poll, self._topic, request, self._namespace))
             except NotSupported:
                 self._told_of_older()
         assert self._older is not None
-        return await self._received(partial(self._older.poll, asked))
+        return await self._polled(partial(self._older.poll, asked))
 
     def _told_of_older(self) -> None:
         place = f"{self._namespace}/{self._topic}"
@@ -322,12 +322,12 @@ class ReaderTwin(StreamTwin[C, V]):
             )
         self._older = OlderService(self._client, self._topic, self._namespace)
 
-    async def _fetch(self, wait_ms: int) -> Found:
+    async def _poll(self, wait_ms: int) -> Found:
         while True:
-            asked = replace(self._at.asks(wait_ms, self._transaction_bytes()), limit=self._ahead.count)
+            asked = self._at.asks(self._page_size.count, wait_ms, self._transaction_bytes())
             began = self._clock.monotonic()
             try:
-                polled = await self._poll(asked)
+                polled = await self._page(asked)
             except MessagesExpired as error:
                 if self._has_moved(asked):
                     return Found.MORE
@@ -338,12 +338,12 @@ class ReaderTwin(StreamTwin[C, V]):
                     return Found.MORE
                 self._note_held(polled.held, began)
                 if polled.messages:
-                    self._ahead.grow()
+                    self._page_size.grow()
                 return self._at.answered(asked, polled, self._clock.monotonic())
 
     def _has_moved(self, asked: ConsumeRequest) -> bool:
         """Whether another task has moved it since this was asked: what came lies elsewhere, or is held already."""
-        return replace(self._at.asks(asked.wait or 0, asked.transaction), limit=asked.limit) != asked
+        return self._at.asks(asked.limit or 0, asked.wait or 0, asked.transaction) != asked
 
     def _transaction_bytes(self) -> bytes | None:
         transaction = self._transaction
@@ -463,7 +463,7 @@ class ConsumerTwin(StreamTwin[C, V]):
         super()._check()
         self._raise_failure()
 
-    async def _fetch(self, wait_ms: int) -> Found:
+    async def _poll(self, wait_ms: int) -> Found:
         self._interrupted = False  # before what it says is looked at: an interruption behind that counts
         try:
             self._check()
@@ -474,10 +474,10 @@ class ConsumerTwin(StreamTwin[C, V]):
         if self._at.records:
             return Found.MORE
         opened, began = self._opened, self._clock.monotonic()
-        count = self._ahead.count
+        count = self._page_size.count
         asked = self._at.asks(opened.epoch, opened.generation, count, wait_ms)
         try:
-            polled = await self._received(partial(self._client.receive, self._topic, self._subscription, asked, self._namespace))
+            polled = await self._polled(partial(self._client.receive, self._topic, self._subscription, asked, self._namespace))
         except OncelogError as error:
             if isinstance(error, ConsumerFenced):
                 await self._sought()
@@ -489,7 +489,7 @@ class ConsumerTwin(StreamTwin[C, V]):
             return Found.MORE  # another task has moved it meanwhile: what came lies elsewhere, or is held already
         self._note_held(polled.held, began)
         if polled.messages:
-            self._ahead.grow()
+            self._page_size.grow()
         return self._at.answered(polled, self._clock.monotonic())
 
     async def _sought(self) -> None:
@@ -505,7 +505,7 @@ class ConsumerTwin(StreamTwin[C, V]):
         with self._guard:
             self._pending = None
         self._at.begin()
-        self._ahead.begin()
+        self._page_size.begin()
         # Also where a signal handler has acknowledged in between, under the epoch that the seek has fenced.
         self._failure, self._interrupted, self._has_ended = None, False, False
         # At the end: interrupted before it, the consumer is fenced, and leaves nothing out.

@@ -44,7 +44,7 @@ from oncelog.wire.transaction import Transaction
 Recovery = Literal["committed", "aborted", "in_doubt"]
 """What became of a transaction that a process had left undecided. ``in_doubt``: the database does not say just now."""
 
-RESOLVE_SECONDS = 10.0
+DECISION_SECONDS = 10.0
 """How long a commit whose outcome the database did not tell is looked for before the transaction is left in doubt."""
 LOCK_SECONDS = 2.0
 """How long a marker is waited for that another process has written and not committed."""
@@ -212,7 +212,7 @@ class SqlParticipant(forks.MadeHere):
         try:
             self._commit()
         except BaseException as error:
-            if self._resolved(error) == "aborted":
+            if self._decision(error) == "aborted":
                 raise NotCommitted(error) from error
             if not isinstance(error, SQLAlchemyError):
                 # Raised where it does not look as if the transaction had failed.
@@ -239,7 +239,7 @@ class SqlParticipant(forks.MadeHere):
         self._recover_at = 0.0
         try:
             if not self._committed:
-                self._give_up_connection()
+                self._free_connection()
         finally:
             self._end()
 
@@ -262,7 +262,7 @@ class SqlParticipant(forks.MadeHere):
         if isinstance(self._database, Engine) and connection is not None:
             connection.close()
 
-    def _give_up_connection(self) -> None:
+    def _free_connection(self) -> None:
         """Frees whatever the failed commit holds, so that its outcome can be looked for."""
         connection = self._connection
         try:
@@ -276,12 +276,12 @@ class SqlParticipant(forks.MadeHere):
                 with suppress(SQLAlchemyError):
                     connection.invalidate()
 
-    def _resolved(self, error: BaseException) -> Decision:
+    def _decision(self, error: BaseException) -> Decision:
         """Finds out what became of a commit that failed. Raises TransactionInDoubt where the database does not say."""
-        self._give_up_connection()
+        self._free_connection()
         assert self._client is not None
         clock = clock_of(self._client)
-        tries = Tries(clock.monotonic() + RESOLVE_SECONDS)
+        tries = Tries(clock.monotonic() + DECISION_SECONDS)
         while True:
             why: object = "there is no marker"
             try:

@@ -159,7 +159,7 @@ class _Messages(forks.MadeHere):
         """
         with await self._lock.come():
             self._require("in_progress")
-            await self._drop()
+            await self._abort_staged()
 
     async def _leave(self, error: BaseException | None) -> None:
         """What the end of the block does."""
@@ -171,7 +171,7 @@ class _Messages(forks.MadeHere):
         if self._lock.elsewhere:
             return  # a forked child leaves the block: it is the parent's to end
         with await self._lock.come():
-            await self._drop_because(error)
+            await self._abort_because(error)
 
     def _finish(self) -> Procedure[object]:
         """What the end of a block does that raises nothing."""
@@ -241,17 +241,17 @@ class _Messages(forks.MadeHere):
                 f"{self.id} was aborted: {outcome.detail}", transaction=self.id, state=outcome.state, reason=outcome.reason
             )
 
-    async def _drop(self) -> None:
+    async def _abort_staged(self) -> None:
         self._end("aborted")
         self._producers.roll_back()
         if self._begun:
             with suppress(TransactionNotFound):  # its begin did not get through
                 await got(self._client.abort_atomic(self.id))
 
-    async def _drop_because(self, error: BaseException) -> None:
+    async def _abort_because(self, error: BaseException) -> None:
         """Drops everything; what goes wrong with that is noted."""
         try:
-            await self._drop()
+            await self._abort_staged()
         except OncelogError as other:
             error.add_note(f"the service was not reached to abort {self.id}, and does so when its time is up: {other}")
 
@@ -328,41 +328,41 @@ class _Batch(_Messages):
         with await self._lock.come():
             self._require("in_progress")
             try:
-                request = await self._prepare()
+                request = await self._stage_most()
                 self._state = "in_doubt"  # before it is sent: an interruption decides nothing, wherever it comes from now on
                 self._outcome = await self._ask(request)
-                await self._go_on(self._outcome)
+                await self._committed(self._outcome)
                 return self._outcome
             except BaseException as error:
                 await self._failed(error)
                 raise
 
-    async def _go_on(self, outcome: AtomicOutcome) -> None:
-        """Lets the producers go on behind a commit."""
+    async def _committed(self, outcome: AtomicOutcome) -> None:
+        """Ends it as committed; the producers go on."""
         self._end("committed")
         if outcome.state == "duplicate":
             self._producers.roll_back()
         else:
             if self._may_be_repeated:
-                await self._producers.give_back_unused()
+                await self._producers.roll_back_unused()
             self._producers.note_all()
-            self._producers.release()
+            self._producers.commit()
 
     async def _failed(self, error: BaseException) -> None:
         """Ends it as its state says, not as where the error arose: an interruption comes also when it is committed."""
         if self._state == "in_progress":
-            await self._drop_because(error)
+            await self._abort_because(error)
         elif self._state == "in_doubt" and isinstance(error, OncelogError) and error.definite:
             self._end("refused")
             self._producers.roll_back()
         else:
             self._end("in_doubt" if self._outcome is None else "committed")
-            self._producers.stop(error)
+            self._producers.in_doubt(error)
 
     _finish = _commit
 
-    async def _prepare(self) -> CommitRequest:
-        """Stages what does not fit into the request. Until that is sent, nothing is committed, whatever fails."""
+    async def _stage_most(self) -> CommitRequest:
+        """Stages what does not fit into the request, which it returns: nothing is committed before that is sent."""
         self._require_running()
         for topic in self._topics.values():
             await self._stage(topic, but_last=True)
@@ -379,9 +379,9 @@ class _Batch(_Messages):
                 raise
             if may_retry(error, idempotent=True):
                 self._raise_in_doubt(error)
-            return await self._decide(error, request)
+            return await self._find_outcome(error, request)
 
-    async def _decide(self, error: OncelogError, request: CommitRequest) -> AtomicOutcome:
+    async def _find_outcome(self, error: OncelogError, request: CommitRequest) -> AtomicOutcome:
         """Has the commit aborted, or hears of it: its last try was refused, but an earlier one may get through yet."""
         try:
             outcome = await got(self._client.begin_atomic(self.group, id=self.id))
@@ -432,7 +432,7 @@ class _Branch(_Messages):
                 for topic in self._topics.values():
                     await self._stage(topic)
             except BaseException as error:
-                await self._drop_because(error)
+                await self._abort_because(error)
                 raise
             self._end("staged")
 

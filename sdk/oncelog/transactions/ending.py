@@ -12,21 +12,21 @@ from typing import Literal
 from oncelog.wire.models import TransactionState
 
 State = Literal["new", "in_progress", "committed", "aborted", "invalid", "in_doubt"]
-Event = Literal["started", "given_up", "asked", "refused", "committed", "left_over"]
-"""``given_up``: the block raised, a call failed or was interrupted, or the caller aborts. ``asked``: the next call may commit.
-``refused``: that call certainly committed nothing. ``left_over``: a participant could not undo everything."""
+Event = Literal["start", "commit", "committed", "refused", "abort", "invalidate"]
+"""``commit``: the next call may commit. ``refused``: that call certainly committed nothing. ``abort``: the block raised, a call
+failed or was interrupted, or the caller aborts. ``invalidate``: a participant could not undo everything."""
 
 MOVES: Mapping[tuple[State, Event], State] = {
-    ("new", "started"): "in_progress",
-    ("in_progress", "asked"): "in_doubt",
-    ("in_progress", "given_up"): "aborted",
+    ("new", "start"): "in_progress",
+    ("in_progress", "commit"): "in_doubt",
+    ("in_progress", "abort"): "aborted",
     ("in_doubt", "refused"): "aborted",
-    ("in_doubt", "given_up"): "in_doubt",
+    ("in_doubt", "abort"): "in_doubt",
     ("in_doubt", "committed"): "committed",
-    ("committed", "given_up"): "in_doubt",  # interrupted before participants were notified: they let go, and undo nothing
-    ("aborted", "given_up"): "aborted",
-    ("aborted", "left_over"): "invalid",
-    ("invalid", "left_over"): "invalid",
+    ("committed", "abort"): "in_doubt",  # interrupted before participants were notified: they let go, and undo nothing
+    ("aborted", "abort"): "aborted",
+    ("aborted", "invalidate"): "invalid",
+    ("invalid", "invalidate"): "invalid",
 }
 
 Verdict = Literal["committed", "refused", "contradicted", "in_doubt"]

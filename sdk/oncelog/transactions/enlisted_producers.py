@@ -22,12 +22,12 @@ class _Enlisted:
 
 
 class EnlistedProducers:
-    """The producers of one transaction. Each takes no messages but through it until it is released, rolled back or stopped."""
+    """The producers of one transaction. Each takes messages through it alone until it is committed, rolled back or in doubt."""
 
     def __init__(self, client: AnyApi) -> None:
         """``client``: that the transaction is begun with."""
         self._client = client
-        self._held: dict[tuple[str, str, str], _Enlisted] = {}
+        self._enlisted: dict[tuple[str, str, str], _Enlisted] = {}
 
     async def number(self, transaction: int | str, namespace: str, topic: str, producer: AnyProducer, given: int | None) -> int:
         """Gives the producer's next message its sequence id.
@@ -40,54 +40,53 @@ class EnlistedProducers:
         if (producer.topic, producer.namespace) != (topic, namespace):
             raise ValueError(f"producer {producer.name!r} publishes to {producer.namespace}/{producer.topic}")
         place = namespace, topic, producer.name
-        held = self._held.get(place)
-        if held is None:
+        enlisted = self._enlisted.get(place)
+        if enlisted is None:
             await sender_of(producer).enlist(transaction)  # which may give it another name
-            held = self._held[namespace, topic, producer.name] = _Enlisted(producer)
-        elif held.producer is not producer:
+            enlisted = self._enlisted[namespace, topic, producer.name] = _Enlisted(producer)
+        elif enlisted.producer is not producer:
             raise ValueError(f"two producers named {producer.name!r} in one transaction; the older one is fenced")
-        if given is not None and held.last_given is not None and given <= held.last_given:
-            raise SequenceIdNotRising(
-                f"sequence id {given} does not follow {held.last_given}; nothing was sent", last=held.last_given, received=given
-            )
-        held.last_given = sender_of(producer).number(given)
-        return held.last_given
+        last = enlisted.last_given
+        if given is not None and last is not None and given <= last:
+            raise SequenceIdNotRising(f"sequence id {given} does not follow {last}; nothing was sent", last=last, received=given)
+        enlisted.last_given = number = sender_of(producer).number(given)
+        return number
 
     def note_last(self, namespace: str, topic: str, name: str, last: Receipt) -> None:
         """Notes that this message of the producer is stored, if the transaction is."""
-        self._held[namespace, topic, name].last = last
+        self._enlisted[namespace, topic, name].last = last
 
     def note_all(self) -> None:
         """Notes that all numbered messages are stored, if the transaction is; their offsets are not known."""
-        for held in self._held.values():
-            if held.last_given is not None:
-                held.last = Receipt(ReceiptRun(STORED, 1, held.last_given, None, None), 0)
+        for enlisted in self._enlisted.values():
+            if enlisted.last_given is not None:
+                enlisted.last = Receipt(ReceiptRun(STORED, 1, enlisted.last_given, None, None), 0)
 
-    def release(self) -> None:
-        """Lets the producers go on behind the numbers that they have used: the transaction is committed."""
-        for held in self._held.values():
-            sender_of(held.producer).release(held.last)
-        self._held.clear()
+    def commit(self) -> None:
+        """Lets the producers go on behind the numbers that they have used."""
+        for enlisted in self._enlisted.values():
+            sender_of(enlisted.producer).release(enlisted.last)
+        self._enlisted.clear()
 
-    async def give_back_unused(self) -> None:
+    async def roll_back_unused(self) -> None:
         """Rolls back those whose newest number the topic does not have: another process committed, under other numbers.
 
         Where that cannot be asked, they are taken for used: then there is a hole, and nothing is lost or doubled.
         """
-        for place, held in list(self._held.items()):
+        for place, enlisted in list(self._enlisted.items()):
             with suppress(OncelogError):
-                if held.last_given is not None and not await sender_of(held.producer).has_stored(held.last_given):
-                    sender_of(held.producer).roll_back()
-                    del self._held[place]
+                if enlisted.last_given is not None and not await sender_of(enlisted.producer).has_stored(enlisted.last_given):
+                    sender_of(enlisted.producer).roll_back()
+                    del self._enlisted[place]
 
     def roll_back(self) -> None:
         """Gives all numbers back: nothing of the transaction will ever be seen."""
-        for held in self._held.values():
-            sender_of(held.producer).roll_back()
-        self._held.clear()
+        for enlisted in self._enlisted.values():
+            sender_of(enlisted.producer).roll_back()
+        self._enlisted.clear()
 
-    def stop(self, error: BaseException) -> None:
+    def in_doubt(self, error: BaseException) -> None:
         """Stops the producers: which numbers are used is not known."""
-        for held in self._held.values():
-            sender_of(held.producer).stop(error)
-        self._held.clear()
+        for enlisted in self._enlisted.values():
+            sender_of(enlisted.producer).stop(error)
+        self._enlisted.clear()

@@ -68,7 +68,7 @@ class MessagePublisher:
         self._lock = turn_of(client, "the transaction")
         self._tx: Transaction | None = None
         self._topics: dict[tuple[str, str], _Topic] = {}
-        self._held = EnlistedProducers(client)
+        self._producers = EnlistedProducers(client)
         self._size = 0
         self._failure: BaseException | None = None
 
@@ -89,7 +89,7 @@ class MessagePublisher:
         with await self._lock.come():
             tx, origin = self._running(), NO_PRODUCER
             if producer is not None:
-                number = await self._held.number(tx.transaction_id, namespace, topic, producer, message.sequence_id)
+                number = await self._producers.number(tx.transaction_id, namespace, topic, producer, message.sequence_id)
                 message, origin = message._replace(sequence_id=number), Origin(producer.name, producer.epoch)
             self._topics.setdefault((namespace, topic), _Topic(namespace, topic)).add(message, origin)
             self._size += message.size
@@ -136,19 +136,19 @@ class MessagePublisher:
     async def post_tx_commit(self) -> None:
         """The producers go on behind the numbers that they have used."""
         with await self._lock.come():
-            self._held.release()
+            self._producers.commit()
             self._end()
 
     async def rollback_tx(self) -> None:
         """The producers get their numbers back. What the topics hold is undone by the abort that follows."""
         with await self._lock.come():
-            self._held.roll_back()
+            self._producers.roll_back()
             self._end()
 
     async def in_doubt_tx(self, error: BaseException) -> None:
         """The producers stop, as it is not known which numbers are used."""
         with await self._lock.come():
-            self._held.stop(error)
+            self._producers.in_doubt(error)
             self._end()
 
     def _end(self) -> None:
@@ -193,7 +193,7 @@ class MessagePublisher:
         check_names_all(response.receipts, request.sequence_ids)
         if request.producer is not None:
             run = response.receipts[-1]
-            self._held.note_last(topic.namespace, topic.name, request.producer, Receipt(run, run.count - 1))
+            self._producers.note_last(topic.namespace, topic.name, request.producer, Receipt(run, run.count - 1))
 
     @contextmanager
     def _noting(self) -> Iterator[None]:

@@ -147,14 +147,14 @@ class _Transaction(forks.MadeHere):
         if self._deciding is not None:
             await got(self._deciding.recover_once(self._client))
         self._tx = await got(self._client.start_transaction("long" if self._long else "short", self._timeout))
-        self._move("started")
+        self._move("start")
         try:
             await end_unconfirmed(self._client)
             for participant in self._participants:
                 await got(participant.start_tx(self._tx))  # where this raises, there is nothing of it to roll back
                 self._started.append(participant)
         except BaseException as cause:
-            await self._undo(cause)
+            await self._abort_because(cause)
             raise
 
     async def _checkpoint(self) -> None:
@@ -171,7 +171,7 @@ class _Transaction(forks.MadeHere):
                 if update is not None:
                     await got(update(self._tx))
         except BaseException as cause:
-            await self._undo(cause)
+            await self._abort_because(cause)
             raise
 
     async def _finish(self) -> None:
@@ -187,15 +187,16 @@ class _Transaction(forks.MadeHere):
         """
         self._require("in_progress")
         try:
-            await self._prepare()
+            await self._can_commit()
+            await self._commit_parts()
             # Before the first call that may commit: whatever interrupts from here on undoes nothing.
-            self._move("asked")
+            self._move("commit")
             await self._decide()
             await self._commit()
             self._move("committed")
         except BaseException as cause:
             # An interruption comes anywhere, also when all is committed: what follows from it the state says, not where it came.
-            await self._undo(cause)
+            await self._abort_because(cause)
             raise
         failures = [error for _, error in await _call_all(self._participants, lambda each: each.post_tx_commit())]
         if failures:
@@ -206,7 +207,7 @@ class _Transaction(forks.MadeHere):
     async def _abort(self) -> None:
         """Rolls everything back. Raises what went wrong with that; the transaction does not take effect all the same."""
         self._require("in_progress")
-        self._move("given_up")
+        self._move("abort")
         others = await self._roll_back()
         if others:
             _attach(others[0], others[1:])
@@ -221,7 +222,7 @@ class _Transaction(forks.MadeHere):
         elif forks.here() != self._home:
             return  # a forked child leaves the block: it is the parent's to end
         else:
-            await self._undo(error)
+            await self._abort_because(error)
 
     def _require(self, state: State) -> None:
         forks.check_made_here(self._home, "the transaction")
@@ -235,13 +236,15 @@ class _Transaction(forks.MadeHere):
 
     # --- towards the commit
 
-    async def _prepare(self) -> None:
+    async def _can_commit(self) -> None:
         changes = [change for participant in self._participants for change in await got(participant.get_tx_changes())]
         if changes or self._deciding is not None:
             resource = None if self._deciding is None else self._deciding.resource
             store_id = await got(self._client.can_commit(self.transaction_id, changes, resource))
             if self._deciding is not None:
                 await got(self._deciding.prepared_tx(self._client, store_id))
+
+    async def _commit_parts(self) -> None:
         for participant in self._participants:
             if await got(participant.commit_tx()) is False:
                 raise TransactionFailed(f"{type(participant).__name__} could not commit its part; everything is rolled back")
@@ -316,9 +319,9 @@ class _Transaction(forks.MadeHere):
 
     # --- back
 
-    async def _undo(self, cause: BaseException) -> None:
-        """Rolls back because of ``cause``, or lets go of what may be committed; attaches to it what goes wrong with that."""
-        self._move("given_up")
+    async def _abort_because(self, cause: BaseException) -> None:
+        """Aborts because of ``cause``, or lets go of what may be committed; attaches to it what goes wrong with that."""
+        self._move("abort")
         if self._state != "in_doubt":
             _attach(cause, await self._roll_back())
             return
@@ -331,10 +334,10 @@ class _Transaction(forks.MadeHere):
 
     async def _roll_back(self) -> list[BaseException]:
         failures: list[BaseException] = []
-        for participant, error in await _call_all(self._started, _roll_back):
+        for participant, error in await _call_all(self._started, _rollback_tx):
             failures.append(error)
             if participant is not self._publisher:  # what topics hold, the service rolls back by itself
-                self._move("left_over")
+                self._move("invalidate")
         try:
             await end_rolled_back(self._client, self.transaction_id, invalid=self._state == "invalid")
         except OncelogError as error:
@@ -415,7 +418,7 @@ async def _call_all(
     return failures
 
 
-async def _roll_back(participant: Participant) -> None:
+async def _rollback_tx(participant: Participant) -> None:
     if await got(participant.rollback_tx()) is False:
         raise TransactionFailed(f"{type(participant).__name__} could not undo everything")
 

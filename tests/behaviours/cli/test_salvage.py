@@ -38,7 +38,7 @@ def fill(url: str) -> None:
         with client.atomic(id="atomic") as batch:
             batch.send("whole", b"atomic")
         with Consumer("whole", "reader", client=client) as consumer:
-            consumer.ack(consumer.receive(5, timeout=5)[-1])
+            consumer.ack(consumer.read(5, timeout=5)[-1])
 
 
 @pytest.fixture(scope="module", params=["leveldb", "sqlite"])
@@ -110,7 +110,7 @@ def test_what_can_be_read_is_saved_and_what_cannot_is_named(damaged: Damaged) ->
             assert producer.last_sequence_id == MESSAGES - 1
             assert producer.send(b"next").offset == MESSAGES
         with Consumer("whole", "reader", client=client) as consumer:
-            assert len(consumer.receive(100, timeout=5)) == 17
+            assert len(consumer.read(100, timeout=5)) == 17
 
 
 def whole(client: Client, *topics: str) -> bool:

@@ -178,7 +178,7 @@ class Reading:
         limit, source = self.wanted.limit, self.source
         while limit is None or self.count < limit:
             at_most = _PAGE if limit is None or not self.wanted.chosen.is_empty else min(_PAGE, limit - self.count)
-            messages = source.read(at_most, timeout) if isinstance(source, Reader) else source.receive(at_most, timeout)
+            messages = source.read(at_most, timeout)
             if not messages:
                 self._say_held()
             if not messages or not self._page(messages):

@@ -114,7 +114,7 @@ def settle(
     """End a write pointer that our transaction service does not know on this topic. Those that it knows: `tx abort`."""
     become = "count from now on" if committed else "are rolled back"
     session.confirm(f"End write pointer {pointer} on {session.namespace}/{topic}? Its messages {become}, for good.", yes)
-    session.client.end_held(topic, pointer, committed=committed, namespace=session.namespace)
+    session.client.settle_topic(topic, pointer, committed=committed, namespace=session.namespace)
     value = {"namespace": session.namespace, "topic": topic, "write_pointer": pointer, "committed": committed}
     session.out.result(value, f"write pointer {pointer} is ended on {session.namespace}/{topic}: its messages {become}")
 
