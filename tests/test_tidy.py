@@ -36,14 +36,13 @@ TIMES = {
     "time_ns",
 }
 """Of the module ``time``, what a client asks its clock for."""
-OWN_TIME = ("sdk/oncelog/process/", "sdk/oncelog/spark/")
-"""Where none of a client's is: what a process has once, and what Spark's own processes do."""
+OWN_TIME = ("sdk/oncelog/process/clock.py", "sdk/oncelog/process/turns.py", "sdk/oncelog/spark/")
+"""Where none of a client's is: what a clock is made of, how a thread waits, and what Spark's own processes do."""
 SERVICE_TIME = (
     "service/oncelog_service/clock.py",
     "service/oncelog_service/workers.py",  # where they sleep
     "service/oncelog_service/cli/",
     "service/oncelog_service/cluster/unserved.py",  # of commands, which block
-    "service/oncelog_service/engine/shared.py",  # threads of somebody's process wait for an engine
     "service/oncelog_service/process/supervisor.py",  # systemd wants this very clock
     "service/oncelog_service/storage/files/leveldb.py",  # until a file is gone
     "service/oncelog_service/storage/incarnation.py",  # a note that people read

@@ -1,5 +1,7 @@
 """The only place of a service that asks the time. Everything else is handed a clock.
 
+It is the machine's own time, also in a process whose test has frozen that of its modules (see :mod:`oncelog.process.clock`).
+
 What blocks a thread for a disk or a command has no part in that; tests/test_tidy.py lists it.
 """
 
@@ -50,14 +52,14 @@ class SystemClock:
         return time.clock_gettime(_CLOCK)
 
     def elapsed(self) -> float:
-        return time.perf_counter()
+        return client.REAL.monotonic()
 
     def behind_ms(self) -> int:
         return max(0, self._last_ms - self._machine_ms())
 
     def _machine_ms(self) -> int:
         """Milliseconds since 1970, as the machine says: they go back where its clock is set."""
-        return time.time_ns() // 1_000_000
+        return time.clock_gettime_ns(time.CLOCK_REALTIME) // 1_000_000
 
 
 class RunningClock:

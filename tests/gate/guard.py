@@ -85,6 +85,7 @@ def _places() -> Iterator[tuple[Any, str, Any]]:
     yield time, "perf_counter", monotonic
     yield time, "monotonic_ns", lambda: round(monotonic() * 1e9)
     yield time, "clock_gettime", lambda clock: wall() if clock == time.CLOCK_REALTIME else monotonic()
+    yield time, "clock_gettime_ns", lambda clock: round((wall() if clock == time.CLOCK_REALTIME else monotonic()) * 1e9)
     yield time, "time", wall
     yield time, "time_ns", lambda: round(wall() * 1e9)
     yield threading, "_time", monotonic  # by which a semaphore, and a queue, ends its wait

@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import logging
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 from oncelog.errors import OncelogError
 from oncelog.process import forks
+from oncelog.process.clock import REAL
 
 EXIT_SECONDS = 5.0
 """What is left of the ten seconds between SIGTERM and SIGKILL that containers get, when half of them is gone."""
@@ -84,14 +84,14 @@ def _before_exit(**_: object) -> None:
 @atexit.register
 def at_exit() -> None:
     """Send what waits, everywhere at once; say what could not be."""
-    begun, live = time.monotonic(), list(_live)
+    begun, live = REAL.monotonic(), list(_live)
     over.add(forks.here())
     for each in live:
         each._begin_exit()
     interruption: BaseException | None = None
     for each in live:
         try:
-            lost = each._end_exit(time.monotonic() - begun)
+            lost = each._end_exit(REAL.monotonic() - begun)
         except BaseException as error:  # Ctrl-C ends the waiting, and all the others are named all the same
             interruption, begun = error, -inf
             lost = each._end_exit(inf)

@@ -27,6 +27,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from oncelog.errors import Forked
 from oncelog.process import forks
+from oncelog.process.clock import REAL
 from oncelog.process.errands import aside
 from oncelog_service.app import build_server, build_service, listen, warn_of_files
 from oncelog_service.clock import Clock
@@ -451,7 +452,9 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
     except ImportError:
-        return asyncio.new_event_loop()
+        loop = asyncio.new_event_loop()
+        loop.time = REAL.monotonic  # type: ignore[method-assign]  # its own asks a module whose time a test may have frozen
+        return loop
     return uvloop.new_event_loop()
 
 

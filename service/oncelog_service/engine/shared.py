@@ -16,12 +16,12 @@ from __future__ import annotations
 import _thread
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from oncelog.errors import OncelogError, StoreInUse
 from oncelog.process import exits, forks
+from oncelog.process.clock import REAL
 from oncelog_service.engine.address import Address
 from oncelog_service.engine.engine import Engine, EngineStopped, engine_made_for, engines_made
 from oncelog_service.engine.failures import failure_of
@@ -112,12 +112,12 @@ class Engines:
 
     def end(self) -> str | None:
         """Ends all, as the process does. Returns what is to be said of those that did not within the time."""
-        deadline = time.monotonic() + EXIT_SECONDS
+        deadline = REAL.monotonic() + EXIT_SECONDS
         begun = [each.engine for each in list(self._shared.values())]
         engines = [each for each in (*begun, *engines_made()) if each is not None]
         for each in engines:
             each.ask_to_stop()
-        late = [str(each.address) for each in engines if not each.ended(max(0.0, deadline - time.monotonic()))]
+        late = [str(each.address) for each in engines if not each.ended(max(0.0, deadline - REAL.monotonic()))]
         if not late:
             return None
         return f"{', '.join(late)}: not closed within {EXIT_SECONDS:g} s; what was acknowledged is there all the same"
@@ -149,14 +149,14 @@ class Held:
 
     def open(self, seconds: float) -> None:
         """Has the engine run. Raises OncelogError: it cannot; TimeoutError: it is still being opened; EngineStopped."""
-        ends = time.monotonic() + seconds
+        ends = REAL.monotonic() + seconds
         with _taken(self._lock, seconds) as left:
             if self._shared is None and self._made is None:
                 self._made = engine_made_for(self._address)
             if self._made is None:
                 self._made = self._open_shared(left)
             if self._made is not None:
-                _await(self._made, max(0.0, ends - time.monotonic()))
+                _await(self._made, max(0.0, ends - REAL.monotonic()))
 
     def _open_shared(self, seconds: float) -> Engine | None:
         """Opens the one that clients share; returns the one that somebody has started meanwhile."""
@@ -202,11 +202,11 @@ class Held:
 @contextmanager
 def _taken(lock: threading.Lock, seconds: float) -> Iterator[float]:
     """Holds a lock; yields the seconds that are left. Raises TimeoutError."""
-    ends = time.monotonic() + seconds
+    ends = REAL.monotonic() + seconds
     if not lock.acquire(timeout=max(0.0, seconds)):
         raise TimeoutError("the engine is still being opened")
     try:
-        yield max(0.0, ends - time.monotonic())
+        yield max(0.0, ends - REAL.monotonic())
     finally:
         lock.release()
 

@@ -28,6 +28,7 @@ from typing import Any
 
 import plyvel
 
+from oncelog.process.clock import REAL
 from oncelog_service.storage.files.directory import (
     check_same,
     free_bytes,
@@ -247,11 +248,11 @@ class LevelDBStore:
         LevelDB looks for such when it has merged. Raises StoreError: a scan took too long.
         """
         there, pause = set(self._tables()), 0.01
-        end = time.monotonic() + _SCRUB_SECONDS
+        end = REAL.monotonic() + _SCRUB_SECONDS
         while there.intersection(self._tables()) - self._counting_tables():
             if self._failed:
                 raise StoreClosed(f"{self._path} is closed")
-            if time.monotonic() > end:
+            if REAL.monotonic() > end:
                 raise StoreError(f"{self._path}: a long scan holds on to tables with earlier values of a row; try again later")
             time.sleep(pause)
             pause = min(2 * pause, 0.5)

@@ -29,6 +29,7 @@ from sqlalchemy import URL, bindparam, create_engine, event, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
+from oncelog.process.clock import REAL
 from oncelog_service.storage.files.directory import (
     check_room,
     check_same,
@@ -269,12 +270,12 @@ class SqliteDatabase:
 
         It waits for readers with the writers held up, so only for a moment, again and again.
         """
-        end = time.monotonic() + _BUSY_SECONDS
+        end = REAL.monotonic() + _BUSY_SECONDS
         with self.engine.connect() as connection:
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {_HELD_UP_MS}")
             try:
                 while connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0]:
-                    if time.monotonic() > end:
+                    if REAL.monotonic() > end:
                         raise StoreError(f"{self.where}: a long read keeps the write-ahead log as it is; try again later")
                     time.sleep(_HELD_UP_MS / 1000)
             finally:
