@@ -14,10 +14,12 @@ import pytest
 from oncelog import (
     AsyncAtomicBatch,
     AsyncProducer,
+    AsyncReader,
     AsyncTransactionContext,
     AtomicBatch,
     Outbox,
     Producer,
+    Reader,
     TransactionContext,
 )
 from oncelog.values.outgoing import outgoing
@@ -41,6 +43,12 @@ EXPLAINED = [
     Producer.send_batch,
     AsyncProducer.__init__,
     AsyncProducer.send_batch,
+    Reader.__init__,
+    Reader.seek,
+    Reader.read,
+    AsyncReader.__init__,
+    AsyncReader.seek,
+    AsyncReader.read,
 ]
 
 

@@ -54,21 +54,6 @@ class _Stream(TypedDict, total=False):
     page_size: int
 
 
-class _Reader(_Stream, total=False):
-    transaction: BegunTransaction | Transaction | bytes | None
-    generation: int | None
-    on_expired: Literal["raise", "skip"]
-    isolation: Isolation
-
-
-class ReaderOptions(ConnectionOptions, _Reader, total=False):
-    """What a Reader may be given beside topic and codec."""
-
-
-class AsyncReaderOptions(AsyncConnectionOptions, _Reader, total=False):
-    """What an AsyncReader may be given beside topic and codec."""
-
-
 class _Consumer(_Stream, total=False):
     ack_interval: float
 

@@ -1,18 +1,25 @@
+# Made from sdk/oncelog/aio/reader.py by `make faces`: change that one.
 """Reads a topic in order. The position lies with the caller: in `Checkpoint`, in a file, or nowhere."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import Any, Literal, overload
 
 from oncelog.api.api import Api
-from oncelog.api.options import ReaderOptions
+from oncelog.api.calls import check_generation
+from oncelog.api.options import BegunTransaction, Isolation
 from oncelog.codecs import Text, Typed, Untyped, V
+from oncelog.http.trust import Certificate, Verify
 from oncelog.process import forks
-from oncelog.process.procedures import drive
+from oncelog.process.procedures import called, drive
+from oncelog.reading.position import ReaderPosition
 from oncelog.reading.stream import Stream
-from oncelog.reading.twins import ReaderTwin
+from oncelog.reading.twins import PAGE, ReaderTwin
 from oncelog.values.message import Message
-from oncelog.values.start import Start as Start
+from oncelog.values.start import Start, start_position
+from oncelog.wire.isolation import COMMITTED, UNCOMMITTED
+from oncelog.wire.media import DEFAULT_NAMESPACE
+from oncelog.wire.transaction import Transaction
 
 
 class Reader(ReaderTwin[Api, V], Stream[V]):
@@ -25,30 +32,106 @@ class Reader(ReaderTwin[Api, V], Stream[V]):
             for message in reader:
                 ...
 
-    It delivers what is committed, and waits before the first message that is not decided; who is held up there for more than 5 s
-    is told by a warning, once. With ``isolation="uncommitted"`` it delivers whatever is in the log, also what is not decided or
-    was rolled back.
+    It delivers what is committed, and waits before the first message that is not decided; who is held up there for more than
+    5 s is told by a warning, once. With ``isolation="uncommitted"`` it delivers whatever is in the log, also what is not
+    decided or was rolled back.
 
     With a ``transaction`` it delivers what that transaction sees, and ends before the first message whose transaction was
     undecided when it began: waiting there would be of no use, as it does not change for this transaction. A later one goes on
     from :attr:`position`.
 
-    In a forked child it goes on behind what was delivered before the fork, with connections of its own, as its parent does: both
-    deliver everything that comes.
+    In a forked child it goes on behind what was delivered before the fork, with connections of its own, as its parent does:
+    both deliver everything that comes.
     """
 
-    if TYPE_CHECKING:  # how it is made stands in both's base; which values a codec brings, only type checkers ask
+    # overloads, made by `make faces`
+    # fmt: off
+    @overload
+    def __init__(
+        self, topic: str, *, start: Start = 'earliest', inclusive: bool = False, timeout: float | None = None,
+        namespace: str = DEFAULT_NAMESPACE, url: str | None = None, client: Api | None = None, verify: Verify = None,
+        cert: Certificate = None, proxy: str | None = None, codec: Typed[V] = None, page_size: int = PAGE,
+        transaction: BegunTransaction | Transaction | bytes | None = None, generation: int | None = None,
+        on_expired: Literal['raise', 'skip'] = 'raise', isolation: Isolation = 'committed'
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Reader[str], topic: str, *, start: Start = 'earliest', inclusive: bool = False,
+        timeout: float | None = None, namespace: str = DEFAULT_NAMESPACE, url: str | None = None,
+        client: Api | None = None, verify: Verify = None, cert: Certificate = None, proxy: str | None = None,
+        codec: Text, page_size: int = PAGE, transaction: BegunTransaction | Transaction | bytes | None = None,
+        generation: int | None = None, on_expired: Literal['raise', 'skip'] = 'raise', isolation: Isolation = 'committed'
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Reader[Any], topic: str, *, start: Start = 'earliest', inclusive: bool = False,
+        timeout: float | None = None, namespace: str = DEFAULT_NAMESPACE, url: str | None = None,
+        client: Api | None = None, verify: Verify = None, cert: Certificate = None, proxy: str | None = None,
+        codec: Untyped, page_size: int = PAGE, transaction: BegunTransaction | Transaction | bytes | None = None,
+        generation: int | None = None, on_expired: Literal['raise', 'skip'] = 'raise', isolation: Isolation = 'committed'
+    ) -> None: ...
+    # fmt: on
+    @called("Reader")
+    def __init__(
+        self,
+        topic: str,
+        *,
+        start: Start = "earliest",
+        inclusive: bool = False,
+        timeout: float | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        url: str | None = None,
+        client: Api | None = None,
+        verify: Verify = None,
+        cert: Certificate = None,
+        proxy: str | None = None,
+        codec: Typed[V] | Text | Untyped = None,
+        page_size: int = PAGE,
+        transaction: BegunTransaction | Transaction | bytes | None = None,
+        generation: int | None = None,
+        on_expired: Literal["raise", "skip"] = "raise",
+        isolation: Isolation = "committed",
+    ) -> None:
+        """Read a topic from ``start`` on.
 
-        @overload
-        def __init__(self, topic: str, *, codec: Typed[V] = None, **options: Unpack[ReaderOptions]) -> None: ...
+        Args:
+            topic: what it reads.
+            start: ``earliest``; ``latest`` (what is published from now on, and what is not decided yet); a message id: after it,
+                or with ``inclusive`` at it; an offset or an aware datetime: the first message at or after it.
+            inclusive: whether the message whose id ``start`` is comes, too.
+            timeout: seconds without a new message after which iteration ends; None never ends, 0 ends at the end of the log.
+            namespace: the topic's.
+            url: the service's, for a client of its own; else as :class:`oncelog.Client` says.
+            client: a :class:`oncelog.Client`, or for asyncio an :class:`oncelog.AsyncClient`; else it makes one of its own.
+            verify, cert, proxy: for a client of its own, as :class:`oncelog.Client` takes them.
+            codec: what ``Message.value`` decodes with: None for bytes, or what :func:`oncelog.codecs.codec_for` takes.
+            page_size: messages of a page at most; the first page is about what is asked for.
+            transaction: to read in: what :meth:`oncelog.Client.transaction` begins, a Transaction, or its Thrift bytes. Its own
+                messages are seen once they are published, which a checkpoint brings about.
+            generation: of the topic, that an offset was noted in (:attr:`generation`): another one is refused.
+            on_expired: ``raise``: MessagesExpired where retention was faster than this reader, so that messages behind its
+                position are gone (Kafka's ``auto.offset.reset=none``); ``skip``: go on with the first one that lives, and count
+                them in :attr:`lost`. ``earliest`` and a datetime as ``start`` say themselves that what is gone is not asked for.
+            isolation: ``committed``: what is committed, up to the first message that is not decided, where it waits;
+                ``uncommitted``: everything in the log, also what is not decided or was rolled back. In a transaction it is what
+                that sees.
 
-        @overload
-        def __init__(self: Reader[str], topic: str, *, codec: Text, **options: Unpack[ReaderOptions]) -> None: ...
-
-        @overload
-        def __init__(self: Reader[Any], topic: str, *, codec: Untyped, **options: Unpack[ReaderOptions]) -> None: ...
-
-        def __init__(self, *_: Any, **__: Any) -> None: ...
+        Raises:
+            NotSupported: the service is of a version that cannot say what is committed. TopicNotFound, OffsetOutOfRange,
+                StaleMessageId, MessagesExpired. All at the first read, at once for ``latest``.
+        """
+        if on_expired not in ("raise", "skip"):
+            raise ValueError(f"on_expired is 'raise' or 'skip', not {on_expired!r}")
+        if isolation not in (COMMITTED, UNCOMMITTED):
+            raise ValueError(f"isolation is 'committed' or 'uncommitted', not {isolation!r}")
+        start_position(start, inclusive)
+        check_generation(generation)
+        super().__init__(ReaderPosition(on_expired == "skip"), timeout, codec, page_size)
+        self._is_committed = isolation == COMMITTED and transaction is None
+        self._connect(topic, namespace, client, url, verify, cert, proxy)
+        self._prepare()
+        self._transaction = transaction.to_bytes() if isinstance(transaction, Transaction) else transaction
+        self._made(start, inclusive, generation)
 
     def _made(self, start: Start, inclusive: bool, generation: int | None) -> None:
         try:
@@ -58,16 +141,29 @@ class Reader(ReaderTwin[Api, V], Stream[V]):
             raise
         forks.register(self)
 
+    def _after_fork(self) -> None:
+        """In the child go on behind what was delivered, whatever another thread was doing with it."""
+        self._errands.after_fork()
+        self._at.rewind()
+
     def seek(self, start: Start, *, inclusive: bool = False, generation: int | None = None) -> None:
-        """Go on from somewhere else; what was polled ahead is dropped. ``start`` and ``generation`` as when the reader is made:
-        also on a topic that was deleted and made anew. What is no start is refused, and nothing has moved then."""
+        """Go on from somewhere else; what was polled ahead is dropped. What is no start is refused, and nothing has moved then.
+
+        Args:
+            start: as when the reader is made: also on a topic that was deleted and made anew.
+            inclusive: whether the message whose id ``start`` is comes, too.
+            generation: of the topic, that an offset was noted in: another one is refused.
+        """
         self._check()
         drive(self._begin(start, inclusive, generation))
 
     def read(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
-        """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever).
+        """Return messages as soon as there is one, or none after the timeout; in a transaction none at once where the next
+        message is undecided.
 
-        In a transaction none at once where the next message is undecided.
+        Args:
+            limit: messages at most.
+            timeout: seconds; None waits for ever.
 
         Raises:
             OncelogError: nothing was delivered, and reading again goes on where it stood. ReaderClosed.
@@ -77,17 +173,10 @@ class Reader(ReaderTwin[Api, V], Stream[V]):
     def close(self) -> None:
         """End reading and let go of the connection. Idempotent.
 
-        A thread that iterates, or what a signal handler that calls this has interrupted, gets no further message, also in the
-        middle of waiting for one; a :meth:`read` that waits answers none.
+        Whoever iterates gets no further message, also in the middle of waiting for one; a :meth:`read` that waits answers none.
         """
-        self._closed = True
-        self._errands.stop()
+        self._stop()
         drive(self._let_go())
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _after_fork(self) -> None:
-        """In the child go on behind what was delivered, whatever another thread was doing with it."""
-        self._errands.after_fork()
-        self._at.rewind()

@@ -29,6 +29,11 @@ class Stream(StreamTwin[Api, V]):
         """Whether a message would be delivered without waiting. Delivers nothing itself."""
         return drive(self._has_message())
 
+    def _stop(self) -> None:
+        """End the waiting, now and later."""
+        self._closed = True
+        self._errands.stop()
+
     def _until_closed(self, call: Callable[[], Any]) -> Any:
         return self._errands.run(lambda: drive(got(call())))
 

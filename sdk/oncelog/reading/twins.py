@@ -12,11 +12,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from math import inf
-from typing import Any, Generic, Literal
+from typing import Any, Generic
 
 from oncelog.api.api import C, OfTopic, paused
 from oncelog.api.calls import check_generation
-from oncelog.api.options import BegunTransaction, Isolation
+from oncelog.api.options import BegunTransaction
 from oncelog.api.retry import may_retry, pause
 from oncelog.codecs import V, codec_for
 from oncelog.errors import (
@@ -41,11 +41,10 @@ from oncelog.reading.position import ITERATED, ConsumerPosition, Found, HeldUp, 
 from oncelog.values.message import Message, Source, check_place
 from oncelog.values.numbers import MILLISECOND, check_count, check_seconds, check_timeout
 from oncelog.values.start import Start, is_latest, start_position
-from oncelog.wire.isolation import COMMITTED, UNCOMMITTED, Held
+from oncelog.wire.isolation import COMMITTED, Held
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Subscription
 from oncelog.wire.requests import ConsumeRequest, Polled
-from oncelog.wire.transaction import Transaction
 
 PAGE = 5_000
 """Messages of a page at most; the service ends a page by bytes too."""
@@ -213,66 +212,10 @@ class ReaderTwin(StreamTwin[C, V]):
     _ended_by = ReaderClosed
     _log = logging.getLogger("oncelog.reader")
 
-    @called("Reader")
-    def __init__(
-        self,
-        topic: str,
-        *,
-        start: Start = "earliest",
-        inclusive: bool = False,
-        timeout: float | None = None,
-        namespace: str = DEFAULT_NAMESPACE,
-        url: str | None = None,
-        client: C | None = None,
-        verify: Verify = None,
-        cert: Certificate = None,
-        proxy: str | None = None,
-        codec: Any = None,
-        page_size: int = PAGE,
-        transaction: BegunTransaction | Transaction | bytes | None = None,
-        generation: int | None = None,
-        on_expired: Literal["raise", "skip"] = "raise",
-        isolation: Isolation = "committed",
-    ) -> None:
-        """
-        Args:
-            start: ``earliest``; ``latest`` (what is published from now on, and what is not decided yet); a message id: after it,
-                or with ``inclusive`` at it; an offset or an aware datetime: the first message at or after it.
-            timeout: seconds without a new message after which iteration ends; None never ends, 0 ends at the end of the log.
-            client: a :class:`oncelog.Client`, or for asyncio an :class:`oncelog.AsyncClient`; else it makes one of its own.
-            verify, cert, proxy: as of a :class:`oncelog.Client`, where none is given.
-            codec: what ``Message.value`` decodes with; see :func:`oncelog.codecs.codec_for`.
-            transaction: to read in: what :meth:`oncelog.Client.transaction` begins, a Transaction, or its Thrift bytes. Its own
-                messages are seen once they are published, which a checkpoint brings about.
-            generation: of the topic, that an offset was noted in (:attr:`generation`): another one is refused.
-            on_expired: ``raise``: MessagesExpired where retention was faster than this reader, so that messages behind its
-                position are gone (Kafka's ``auto.offset.reset=none``); ``skip``: go on with the first one that lives, and count
-                them in :attr:`lost`. ``earliest`` and a datetime as ``start`` say themselves that what is gone is not asked for.
-            isolation: ``committed``: what is committed, up to the first message that is not decided, where it waits;
-                ``uncommitted``: everything in the log, also what is not decided or was rolled back. In a transaction it is what
-                that sees.
-
-        Raises:
-            NotSupported: the service is of a version that cannot say what is committed. TopicNotFound, OffsetOutOfRange,
-                StaleMessageId, MessagesExpired. All at the first read, at once for ``latest``.
-        """
-        if on_expired not in ("raise", "skip"):
-            raise ValueError(f"on_expired is 'raise' or 'skip', not {on_expired!r}")
-        if isolation not in (COMMITTED, UNCOMMITTED):
-            raise ValueError(f"isolation is 'committed' or 'uncommitted', not {isolation!r}")
-        start_position(start, inclusive)
-        check_generation(generation)
-        super().__init__(ReaderPosition(on_expired == "skip"), timeout, codec, page_size)
-        self._is_committed = isolation == COMMITTED and transaction is None
-        self._older: OlderService | None = None
-        self._connect(topic, namespace, client, url, verify, cert, proxy)
-        self._prepare()
-        self._transaction = transaction.to_bytes() if isinstance(transaction, Transaction) else transaction
-        self._made(start, inclusive, generation)
-
-    def _made(self, start: Start, inclusive: bool, generation: int | None) -> None:
-        """Begin, or prepare for it."""
-        raise NotImplementedError
+    _is_committed: bool
+    """Whether it delivers what is committed, and asks for it."""
+    _transaction: BegunTransaction | bytes | None
+    _older: OlderService | None = None
 
     @property
     def generation(self) -> int | None:

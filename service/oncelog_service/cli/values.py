@@ -13,7 +13,7 @@ import typer
 from oncelog.message_id import MessageId
 
 if TYPE_CHECKING:
-    from oncelog.reading.reader import Start
+    from oncelog.values.start import Start
 
 
 class Switch(StrEnum):

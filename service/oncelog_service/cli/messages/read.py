@@ -16,8 +16,7 @@ import typer
 from oncelog import Consumer, Message, Reader
 from oncelog.api.calls import RETRY_SECONDS
 from oncelog.api.options import Isolation
-from oncelog.reading.reader import Start
-from oncelog.values.start import start_position
+from oncelog.values.start import Start, start_position
 from oncelog.wire.models import InspectedRow
 from oncelog_service.cli.frame import completing
 from oncelog_service.cli.messages.bars import Tell, telling
