@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from uuid import uuid4
 
 from oncelog.api.calls import as_request, parse, quoted, topic_path
-from oncelog.api.transactions import TransactionCalls, advise
+from oncelog.api.publishing import advise
+from oncelog.api.transactions import TransactionCalls
 from oncelog.errors import RequestTooLarge, TransactionNotInProgress
 from oncelog.http.silence import Again
 from oncelog.process.procedures import Procedure

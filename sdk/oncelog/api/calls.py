@@ -322,11 +322,6 @@ def as_request(kind: type[Resource], what: str, **fields: object) -> dict[str, o
         raise InvalidRequest(f"not {what}: {error}") from error
 
 
-def receipts_bytes(messages: int) -> int:
-    """The most bytes that the receipts of so many messages take, and then some."""
-    return (1 << 16) + 128 * messages
-
-
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)  # to make one takes longer than to use it
 
 

@@ -45,7 +45,7 @@ from oncelog.wire.models import (
     Why,
 )
 from oncelog.wire.overview import Alarms, Overview
-from oncelog.wire.requests import ConsumeRequest, Polled, PublishRequest, ReceiptRun
+from oncelog.wire.requests import ConsumeRequest, Polled
 
 _LEASES = 2_000
 """In one answer: a service answers no more."""
@@ -294,14 +294,6 @@ class AsyncApi(MadeHere, TokenCalls):
         return parse(Why, await self._get(_producer_path(namespace, topic, name) + "/why", {"sequenceId": str(sequence_id)}))
 
     # --- messages
-
-    async def publish(self, topic: str, request: PublishRequest, namespace: str = DEFAULT_NAMESPACE) -> list[ReceiptRun]:
-        """Send one publish request, once and never again; :class:`oncelog.Producer` is what one wants.
-
-        Of several instances one that stands still is asked behind, whatever ``retry`` is, where the messages have a producer's
-        numbers: once another one serves the topic, that is a ResponseTimeout, and who sends the request again reaches that one.
-        """
-        return (await self._send_messages(topic_path(namespace, topic) + "/publish", request)).receipts
 
     async def poll(self, topic: str, request: ConsumeRequest, namespace: str = DEFAULT_NAMESPACE) -> Polled:
         """Poll once: records of messages and the position to go on from; :class:`oncelog.Reader` is what one wants.

@@ -42,7 +42,7 @@ from oncelog.process.clock import REAL, Clock
 from oncelog.process.procedures import driven
 from oncelog.process.tracing import switch
 from oncelog.process.turns import Loop
-from oncelog.wire.media import DEFAULT_URL, JSON, essence
+from oncelog.wire.media import DEFAULT_URL, JSON, ONCELOG_AVRO, essence
 
 READ_SECONDS = 30.0
 """Until an answer must have come, to its last byte, unless a caller says otherwise."""
@@ -540,10 +540,11 @@ def _is_http(parts: SplitResult) -> bool:
 
 def _check_content(response: Response) -> None:
     """Refuse (InvalidResponse) what the service never answers: a page for people, packed bytes."""
-    packed = response.headers.get("content-encoding", "identity").strip().lower()
-    if packed not in ("", "identity"):  # and unpacked, a little may be gigabytes
+    packed = response.headers.get("content-encoding")
+    if packed is not None and packed.strip().lower() not in ("", "identity"):  # and unpacked, a little may be gigabytes
         raise InvalidResponse(f"{response.url} answers in the content encoding {packed[:50]!r}, which was not asked for")
-    if essence(response.headers.get("content-type", "")) == "text/html":
+    media = response.headers.get("content-type", "")
+    if media != ONCELOG_AVRO and essence(media) == "text/html":
         raise InvalidResponse(f"{response.url} answers a page of HTML, which is no oncelog service's answer")
 
 
