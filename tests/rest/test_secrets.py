@@ -31,6 +31,7 @@ from oncelog.http.credentials import Secret, authorization, checked, chosen_toke
 from oncelog.http.exchange import request_bytes
 from oncelog.http.sockets import Blocking
 from oncelog.http.trust import Trust
+from oncelog.wire.requests import PublishRequest
 from oncelog_service.app import build_service
 from oncelog_service.config import Settings, TransactionServiceSettings
 from oncelog_service.rest.exchange import Head
@@ -234,6 +235,16 @@ def test_an_error_behind_a_proxy_shows_no_password_not_even_in_the_variables_of_
                 with pytest.raises(OncelogError) as failure:
                     client.topics()
                 assert_hidden(*told(failure.value))
+
+
+@pytest.mark.parametrize("size", [1, 1 << 18])
+def test_an_error_of_what_was_sent_shows_no_token_either(size: int) -> None:
+    request = PublishRequest([bytes(size)])
+    with socket.create_server(("127.0.0.1", 0)) as never_answers:
+        url = f"http://127.0.0.1:{never_answers.getsockname()[1]}"
+        with Client(url, token=TOKEN, timeout=0.2, retry=0) as client, pytest.raises(OncelogError) as failure:
+            client.publish("t", request)
+        assert_hidden(*told(failure.value))
 
 
 async def _ask_async(url: str) -> None:

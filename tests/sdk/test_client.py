@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from functools import wraps
+from typing import Any
+from unittest import mock
 from uuid import uuid4
 
 import pytest
@@ -25,7 +28,7 @@ from oncelog.wire.media import JSON
 from oncelog.wire.models import NamespacePolicies
 from tests.sdk.fakes import Answer, Request, fake_server, problem
 from tests.world.awaits import of_threads
-from tests.world.service import free_port
+from tests.world.service import RunningService, free_port
 
 pytestmark = pytest.mark.usefixtures("twin")
 
@@ -64,6 +67,43 @@ def test_a_backup_for_which_there_is_no_room_says_so_at_once() -> None:
         with pytest.raises(DiskFull):
             list(client.backup("b"))
         assert len(fake.requests) == 1
+
+
+# --- what stands in for a call
+
+
+def noted(call: Callable[..., Any], seen: list[object]) -> Callable[..., Any]:
+    """The call, which notes that it is made, as decorators and instrumentation make it: with all of its attributes."""
+
+    @wraps(call)
+    def calls(*args: object) -> object:
+        seen.append(args)
+        return call(*args)
+
+    return calls
+
+
+@of_threads
+@pytest.mark.parametrize("how", ["overridden", "on the object", "on the class", "mocked", "mocked with its signature"])
+def test_what_stands_in_for_a_call_of_a_client_is_what_a_producer_calls(
+    house: RunningService, topic: str, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    seen: list[object] = []
+
+    class Noting(Client):
+        publish = noted(Client.publish, seen) if how == "overridden" else Client.publish
+
+    with Noting(house.url) as client, Producer[bytes](topic, client=client) as producer:
+        if how == "on the class":
+            monkeypatch.setattr(Noting, "publish", noted(Client.publish, seen))
+        elif how == "on the object":
+            monkeypatch.setattr(client, "publish", noted(client.publish, seen))
+        elif how == "mocked":
+            monkeypatch.setattr(client, "publish", mock.Mock(wraps=noted(client.publish, seen)))
+        elif how == "mocked with its signature":
+            monkeypatch.setattr(Noting, "publish", mock.create_autospec(Client.publish, side_effect=noted(Client.publish, seen)))
+        assert producer.send(b"x").offset == 0
+    assert len(seen) == 1
 
 
 # --- topics, producers

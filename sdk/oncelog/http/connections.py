@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from oncelog.errors import CertificateRefused, ClientClosed, ConnectionFailed, OncelogError, ResponseTimeout
 from oncelog.http.credentials import Address, shown
-from oncelog.http.exchange import Incoming, basic, request_bytes, target_of
+from oncelog.http.exchange import Head, Incoming, basic, request_bytes, target_of
 from oncelog.http.sockets import CONNECT_SECONDS, Deadline, Engine, Network, Stream, Tls, connected
 from oncelog.http.trust import Trust
 
@@ -165,7 +165,7 @@ class Connections:
             with self._holding(connection) if deadline.is_held else _NOT_HELD:
                 try:
                     if body is not None:
-                        head += body[:_SEGMENT_BYTES]
+                        head = Head(head + body[:_SEGMENT_BYTES])
                     await connection.stream.send(head, deadline)
                     if body is not None and len(body) > _SEGMENT_BYTES:
                         await connection.stream.send(memoryview(body)[_SEGMENT_BYTES:], deadline)

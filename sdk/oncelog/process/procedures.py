@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from functools import update_wrapper
 from inspect import isawaitable
+from types import MethodType
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 P = ParamSpec("P")
@@ -17,7 +18,9 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 Procedure = Coroutine[Any, Any, T]
-Yielding = Callable[Concatenate[Any, P], AsyncIterator[T]]
+_within: dict[Callable[..., Any], Callable[..., Any]] = {}
+"""What is driven → what is awaited instead by who is a procedure itself. Not an attribute: what stands in for a method, as an
+override does or a mock, has all of its attributes, and is called."""
 
 
 def drive(procedure: Procedure[T]) -> T:
@@ -73,13 +76,13 @@ def driven(procedure: Callable[..., Any], of: str = "") -> Callable[..., Any]:
         return procedure(getattr(self, of) if of else self, *args, **kwargs)
 
     update_wrapper(method, procedure)
-    method.procedure = within  # type: ignore[attr-defined]  # for who is a procedure itself
+    _within[method] = within
     return method
 
 
 async def asked(call: Callable[P, T | Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Call what blocks or what is awaited, of either twin, and return its answer. What would be driven is awaited here."""
-    procedure = getattr(call, "procedure", None)
+    procedure = _within.get(call.__func__) if type(call) is MethodType else None
     answer = call(*args, **kwargs) if procedure is None else procedure(call.__self__, *args, **kwargs)  # type: ignore[attr-defined]
     if isawaitable(answer):
         awaited: T = await answer
