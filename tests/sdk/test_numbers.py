@@ -31,7 +31,7 @@ from oncelog import (
 )
 from oncelog.errors import InvalidRequest
 from oncelog.http.transport import Requests
-from oncelog.process.procedures import got
+from oncelog.process.procedures import answer_of
 from oncelog.testing import Recorder
 from oncelog.wire.models import Acknowledge
 from tests.world.awaits import event_loop
@@ -117,7 +117,7 @@ async def came_of(function: Callable[..., Any], name: str, value: Any, more: dic
         if each.default is each.empty and each.kind is not each.VAR_POSITIONAL and each.name not in given:
             given[each.name] = REQUIRED.get(each.name, "n")
     try:
-        answer = await got(function(**given))
+        answer = await answer_of(function, **given)
         return repr([*answer] if inspect.isgenerator(answer) else answer)
     except (TypeError, ValueError, InvalidRequest) as error:
         return None if ("start" if name == "to" else name.removesuffix("s")) in str(error) else repr(error)

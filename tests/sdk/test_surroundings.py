@@ -14,7 +14,7 @@ from oncelog.api.api import surrounded
 from oncelog.errors import ConnectionFailed, OncelogError, ResponseTimeout
 from oncelog.http.sockets import CONNECT_SECONDS, Deadline
 from oncelog.process.clock import Clock
-from oncelog.process.procedures import got
+from oncelog.process.procedures import answer_of
 from oncelog.wire.models import Acknowledge
 
 URL = "http://10.0.0.1:7070"
@@ -67,8 +67,8 @@ class Threads:
         async def asked() -> OncelogError:
             client = surrounded(self.kind, network=here, clock=here.clock)(url, **options)
             with pytest.raises(OncelogError) as caught:
-                await got(call(client))
-            await got(client.close())
+                await answer_of(call, client)
+            await answer_of(client.close)
             return caught.value
 
         return asyncio.run(asked())

@@ -9,7 +9,7 @@ from typing import Any, Self
 from oncelog.api.topics import AsyncApi
 from oncelog.codecs import V
 from oncelog.process.errands import Stopped
-from oncelog.process.procedures import got
+from oncelog.process.procedures import answer_of
 from oncelog.process.turns import Loop
 from oncelog.reading.position import ITERATED
 from oncelog.reading.twins import StreamTwin
@@ -83,7 +83,8 @@ class AsyncStream(StreamTwin[AsyncApi, V]):
             raise Stopped
 
         async def asked() -> Any:
-            return await got(call())  # called within the task: cancelled before it begins, it leaves no call that nobody awaits
+            # Called within the task: cancelled before it begins, it leaves no call that nobody awaits.
+            return await answer_of(call)
 
         self._asking = asking = asyncio.ensure_future(asked())
         try:

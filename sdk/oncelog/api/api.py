@@ -19,7 +19,7 @@ from oncelog.http.trust import Certificate, Verify
 from oncelog.process import forks
 from oncelog.process.clock import REAL, Clock
 from oncelog.process.deprecated import deprecated
-from oncelog.process.procedures import asked, called, driven
+from oncelog.process.procedures import answer_of, called, driven
 from oncelog.wire.media import DEFAULT_NAMESPACE
 
 P = ParamSpec("P")
@@ -173,7 +173,7 @@ class Api(forks.MadeHere):
 
 
 AnyApi = Api | AsyncApi
-"""One that blocks or one that is awaited: what stands on both asks ``await asked(client.call, …)``."""
+"""One that blocks or one that is awaited: what stands on both asks ``await answer_of(client.call, …)``."""
 C = TypeVar("C", bound=AnyApi)
 
 
@@ -225,7 +225,7 @@ class OfTopic(forks.MadeHere, Generic[C]):
 
     async def _let_go(self) -> None:
         if self._owns_client:
-            await asked(self._client.close)
+            await answer_of(self._client.close)
 
 
 async def tried(client: AnyApi, call: Callable[[], T | Awaitable[T]]) -> T:
@@ -245,7 +245,7 @@ async def end_rolled_back(client: AnyApi, write_pointer: int, invalid: bool) -> 
     """
     client._unconfirmed[write_pointer] = invalid  # before the call: Ctrl-C may interrupt it
     try:
-        await asked(client.invalidate_transaction if invalid else client.abort_transaction, write_pointer)
+        await answer_of(client.invalidate_transaction if invalid else client.abort_transaction, write_pointer)
     except TransactionNotInProgress as error:
         if error.state not in ("aborted", "invalid"):
             raise

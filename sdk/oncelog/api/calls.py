@@ -22,7 +22,7 @@ from oncelog.http.silence import Again
 from oncelog.http.transport import MAX_JSON_BYTES, READ_SECONDS, AsyncTransport, Requests
 from oncelog.http.trust import Certificate, Trust, Verify
 from oncelog.process.logs import log
-from oncelog.process.procedures import Procedure, asked, called
+from oncelog.process.procedures import Procedure, answer_of, called
 from oncelog.values.numbers import MILLISECOND, check_long, check_seconds
 from oncelog.wire.codec import decode_polled
 from oncelog.wire.isolation import read_headers
@@ -110,7 +110,7 @@ class Calls:
         while True:
             began = self._clock.monotonic()
             try:
-                answer = await asked(call)
+                answer = await answer_of(call)
             except OncelogError as error:
                 wait = tries.wait_after(error, self._clock.monotonic(), random.random())
                 if wait is None:

@@ -80,18 +80,10 @@ def driven(procedure: Callable[..., Any], of: str = "") -> Callable[..., Any]:
     return method
 
 
-async def asked(call: Callable[P, T | Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+async def answer_of(call: Callable[P, T | Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Call what blocks or what is awaited, of either twin, and return its answer. What would be driven is awaited here."""
     procedure = _within.get(call.__func__) if type(call) is MethodType else None
     answer = call(*args, **kwargs) if procedure is None else procedure(call.__self__, *args, **kwargs)  # type: ignore[attr-defined]
-    if isawaitable(answer):
-        awaited: T = await answer
-        return awaited
-    return answer
-
-
-async def got(answer: T | Awaitable[T]) -> T:
-    """Return the answer, of one that blocks or of one that is awaited."""
     if isawaitable(answer):
         awaited: T = await answer
         return awaited

@@ -15,7 +15,7 @@ from oncelog.api.api import AnyApi, clock_of, outage_of
 from oncelog.errors import InitialSequenceIdTaken, OncelogError
 from oncelog.process import exits, forks
 from oncelog.process.logs import log
-from oncelog.process.procedures import asked
+from oncelog.process.procedures import answer_of
 from oncelog.process.tracing import Place, switch
 from oncelog.producing.batching import Batch
 from oncelog.producing.core import Action, Complete, Core, Opened, Policy, Publish, Wait
@@ -50,7 +50,7 @@ class Address(NamedTuple):
 
         Raises InitialSequenceIdTaken; what the service answers.
         """
-        opened = await asked(self.client.open_producer, self.topic, self.name, gaps=self.gaps, namespace=self.namespace)
+        opened = await answer_of(self.client.open_producer, self.topic, self.name, gaps=self.gaps, namespace=self.namespace)
         initial, last = self.initial, opened.last_sequence_id
         if initial is not None and last is not None and initial <= last:
             raise InitialSequenceIdTaken(
@@ -150,7 +150,7 @@ class Shell:
                     self.core.answered(runs, self._clock.monotonic())
                 self._note_use()
         elif isinstance(action, Wait):
-            await asked(self._nap, action.seconds)
+            await answer_of(self._nap, action.seconds)
         else:
             try:
                 opened = await self._address.open()
@@ -165,9 +165,9 @@ class Shell:
         client, topic, namespace, *_ = self._address
         tracing = switch.tracing
         if tracing is None:
-            return await asked(client.publish, topic, request, namespace)
+            return await answer_of(client.publish, topic, request, namespace)
         with tracing.request(Place(namespace, topic, client.url), request.properties or (), len(request.payloads)):
-            return await asked(client.publish, topic, request, namespace)
+            return await answer_of(client.publish, topic, request, namespace)
 
     def _say(self, error: OncelogError, wait: float | None) -> None:
         """Log that a request failed. Nothing waits for a handler: it may wait for what is sent here."""
@@ -216,7 +216,7 @@ class Shell:
             self._has_ended = True
         if seconds > 0:
             with suppress(OncelogError):
-                await asked(client.end_producer, topic, core.name, core.epoch, namespace, timeout=seconds)
+                await answer_of(client.end_producer, topic, core.name, core.epoch, namespace, timeout=seconds)
 
     def _give_up(self) -> str:
         """Complete everything without a receipt; return how much that is, in words."""
@@ -244,7 +244,7 @@ class Shell:
                 raise self.core.unusable()
             self.core.enlist(transaction)
         try:
-            await asked(self.flush)
+            await answer_of(self.flush)
             if self._policy.is_assigned and self._idle_seconds() > RENEW_SECONDS:
                 self._rename(await self._address.open())  # every message has its result
         except BaseException:
@@ -256,7 +256,7 @@ class Shell:
     async def has_stored(self, sequence_id: int) -> bool:
         """Ask whether the topic has this or a higher sequence id of the producer. Raises OncelogError."""
         client, topic, namespace, *_ = self._address
-        last = (await asked(client.producer, topic, self.core.name, namespace)).last_persisted
+        last = (await answer_of(client.producer, topic, self.core.name, namespace)).last_persisted
         return last is not None and sequence_id <= last
 
     def number(self, sequence_id: int | None) -> int:

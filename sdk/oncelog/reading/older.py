@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from oncelog.api.api import AnyApi, clock_of
 from oncelog.errors import NotFound, NotSupported, OncelogError, TopicNotFound
-from oncelog.process.procedures import got
+from oncelog.process.procedures import answer_of
 from oncelog.wire.isolation import COMMITTED, Held
 from oncelog.wire.models import TopicAsked, TopicOffsets
 from oncelog.wire.requests import ConsumeRequest, Polled
@@ -40,7 +40,7 @@ class OlderService:
         while True:
             if self._stable[1] < 0:
                 await self._ask_stable(None, 0)
-            polled = await got(self._client.poll(self._topic, request, self._namespace))
+            polled = await answer_of(self._client.poll, self._topic, request, self._namespace)
             generation, stable = self._stable
             if generation != polled.generation:
                 stable = -1
@@ -64,7 +64,7 @@ class OlderService:
 
     async def _held(self) -> Held | None:
         with suppress(OncelogError):  # only who operates may ask
-            for each in await got(self._client.held_on(self._topic, self._namespace, 1)):
+            for each in await answer_of(self._client.held_on, self._topic, self._namespace, 1):
                 return Held(each.first_offset, each.write_pointer, each.since_ms, int(clock_of(self._client).time() * 1000))
         return None
 
@@ -75,7 +75,7 @@ async def stable_offsets(client: AnyApi, topic: str, namespace: str, after: int 
     Raises NotSupported: the service is older still.
     """
     try:
-        return (await got(client.offsets({topic: TopicAsked(after=after)}, namespace, wait=wait)))[topic]
+        return (await answer_of(client.offsets, {topic: TopicAsked(after=after)}, namespace, wait=wait))[topic]
     except TopicNotFound:
         raise
     except NotFound as error:

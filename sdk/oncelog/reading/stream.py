@@ -10,7 +10,7 @@ from oncelog.api.api import Api
 from oncelog.codecs import V
 from oncelog.errors import ConsumerClosed, ReaderClosed
 from oncelog.process.errands import Errands
-from oncelog.process.procedures import drive, got
+from oncelog.process.procedures import answer_of, drive
 from oncelog.reading.position import ITERATED
 from oncelog.reading.twins import StreamTwin
 from oncelog.values.message import Message
@@ -35,7 +35,7 @@ class Stream(StreamTwin[Api, V]):
         self._errands.stop()
 
     def _until_closed(self, call: Callable[[], Any]) -> Any:
-        return self._errands.run(lambda: drive(got(call())))
+        return self._errands.run(lambda: drive(answer_of(call)))
 
     def __enter__(self) -> Self:
         return self

@@ -34,7 +34,7 @@ from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
 from oncelog.process import exits, forks
 from oncelog.process.errands import Stopped
-from oncelog.process.procedures import Procedure, called, got
+from oncelog.process.procedures import Procedure, answer_of, called
 from oncelog.process.tracing import Place, switch
 from oncelog.reading.older import OlderService, stable_offsets
 from oncelog.reading.position import ITERATED, ConsumerPosition, Found, HeldUp, PageSize, PolledAhead, ReaderPosition, Upto
@@ -137,10 +137,10 @@ class StreamTwin(OfTopic[C], Generic[C, V]):
         """Return the answer, as :meth:`_until_closed`; traced where this process does."""
         tracing = switch.tracing
         if tracing is None:
-            answer: Polled = await got(self._until_closed(call))
+            answer: Polled = await answer_of(self._until_closed, call)
             return answer
         with tracing.receive(*place_of(self)) as receiving:
-            polled: Polled = await got(self._until_closed(call))
+            polled: Polled = await answer_of(self._until_closed, call)
             receiving.brought(polled.messages)
             return polled
 
@@ -194,7 +194,7 @@ class StreamTwin(OfTopic[C], Generic[C, V]):
                     short = min(pause(empty, 1.0) - (now - began), inf if end is None else end - now)
                     empty = empty + 1 if short > 0 else 0
                     if short > 0:
-                        await got(self._until_closed(partial(paused, self._client, short)))
+                        await answer_of(self._until_closed, partial(paused, self._client, short))
             except Stopped:
                 return False
         return True
@@ -240,7 +240,7 @@ class ReaderTwin(StreamTwin[C, V]):
         if self._is_committed:
             found = await stable_offsets(self._client, self._topic, self._namespace)
             return found.stable, found.generation
-        stats = await got(self._client.stats(self._topic, self._namespace))
+        stats = await answer_of(self._client.stats, self._topic, self._namespace)
         return stats.upcoming_offset, stats.generation
 
     async def _page(self, asked: ConsumeRequest) -> Polled:
@@ -369,10 +369,13 @@ class ConsumerTwin(StreamTwin[C, V]):
 
     async def _open_subscription(self) -> None:
         start, inclusive = self._start
-        self._opened = await got(
-            self._client.open_subscription(
-                self._topic, self._subscription, start=start, inclusive=inclusive, namespace=self._namespace
-            )
+        self._opened = await answer_of(
+            self._client.open_subscription,
+            self._topic,
+            self._subscription,
+            start=start,
+            inclusive=inclusive,
+            namespace=self._namespace,
         )
         self._acknowledged = self._opened.cursor
 
@@ -440,10 +443,14 @@ class ConsumerTwin(StreamTwin[C, V]):
 
     async def _seek(self, start: Start, inclusive: bool) -> None:
         self._check()
-        sought = await got(
-            self._client.seek_subscription(
-                self._topic, self._subscription, start, inclusive=inclusive, epoch=self.epoch, namespace=self._namespace
-            )
+        sought = await answer_of(
+            self._client.seek_subscription,
+            self._topic,
+            self._subscription,
+            start,
+            inclusive=inclusive,
+            epoch=self.epoch,
+            namespace=self._namespace,
         )
         with self._guard:
             self._pending = None
@@ -457,7 +464,9 @@ class ConsumerTwin(StreamTwin[C, V]):
     async def _acknowledge(self, upto: Upto, within: float | None = None) -> None:
         asked = upto.asks(self.epoch, self._opened.generation)
         try:
-            cursor = await got(self._client.acknowledge(self._topic, self._subscription, asked, self._namespace, within=within))
+            cursor = await answer_of(
+                self._client.acknowledge, self._topic, self._subscription, asked, self._namespace, within=within
+            )
         except OncelogError as error:
             # Refused for an id that its caller has from elsewhere, this consumer is none the worse: the next page would say so.
             if upto.offset is not None or not isinstance(error, StaleMessageId):

@@ -22,7 +22,7 @@ from oncelog.errors import (
 )
 from oncelog.message_id import MessageId
 from oncelog.process import forks
-from oncelog.process.procedures import Procedure, drive, driven, got
+from oncelog.process.procedures import Procedure, answer_of, drive, driven
 from oncelog.process.tracing import Place, switch
 from oncelog.producing.core import DELIVERY_SECONDS
 from oncelog.producing.cutting import REQUEST
@@ -221,7 +221,7 @@ class _Messages(forks.MadeHere):
             for chunk, request in topic.take(but_last):
                 await self._begin()
                 if not self._committed_before:
-                    await got(self._client.stage(self.id, topic.topic, chunk, request, topic.namespace))
+                    await answer_of(self._client.stage, self.id, topic.topic, chunk, request, topic.namespace)
         except BaseException as error:
             self._failure = error
             raise
@@ -233,7 +233,7 @@ class _Messages(forks.MadeHere):
         if self._begun:
             return
         self._begun = True  # perhaps, also where this fails
-        outcome = await got(self._client.begin_atomic(self.group, id=self.id, timeout=self._timeout, of=self._of))
+        outcome = await answer_of(self._client.begin_atomic, self.group, id=self.id, timeout=self._timeout, of=self._of)
         # An id that the caller has chosen may have been committed by a process that died before it heard of it.
         self._committed_before = outcome.committed
         if outcome.state == "aborted":
@@ -246,7 +246,7 @@ class _Messages(forks.MadeHere):
         self._producers.roll_back()
         if self._begun:
             with suppress(TransactionNotFound):  # its begin did not get through
-                await got(self._client.abort_atomic(self.id))
+                await answer_of(self._client.abort_atomic, self.id)
 
     async def _abort_because(self, error: BaseException) -> None:
         """Drops everything; what goes wrong with that is noted."""
@@ -373,7 +373,7 @@ class _Batch(_Messages):
 
     async def _ask(self, request: CommitRequest) -> AtomicOutcome:
         try:
-            return await got(self._client.commit_atomic(self.id, request, retry=self._delivery_timeout))
+            return await answer_of(self._client.commit_atomic, self.id, request, retry=self._delivery_timeout)
         except OncelogError as error:
             if error.definite:
                 raise
@@ -384,7 +384,7 @@ class _Batch(_Messages):
     async def _find_outcome(self, error: OncelogError, request: CommitRequest) -> AtomicOutcome:
         """Has the commit aborted, or hears of it: its last try was refused, but an earlier one may get through yet."""
         try:
-            outcome = await got(self._client.begin_atomic(self.group, id=self.id))
+            outcome = await answer_of(self._client.begin_atomic, self.group, id=self.id)
             if outcome.state == "in_progress":
                 outcome = await self._abort_or_outcome()
         except OncelogError:
@@ -396,9 +396,9 @@ class _Batch(_Messages):
 
     async def _abort_or_outcome(self) -> AtomicOutcome:
         try:
-            return await got(self._client.abort_atomic(self.id))
+            return await answer_of(self._client.abort_atomic, self.id)
         except TransactionNotInProgress:
-            return await got(self._client.atomic_outcome(self.id))
+            return await answer_of(self._client.atomic_outcome, self.id)
 
     def _raise_in_doubt(self, cause: OncelogError) -> NoReturn:
         detail = f"whether {self.id} is committed is not known: {cause}; ask for its outcome before doing it again"

@@ -19,7 +19,7 @@ from oncelog.errors import (
     TransactionNotInProgress,
 )
 from oncelog.process import forks
-from oncelog.process.procedures import drive, driven, got
+from oncelog.process.procedures import answer_of, drive, driven
 from oncelog.producing.twins import codec_of
 from oncelog.transactions.ending import MOVES, Event, State, verdict
 from oncelog.transactions.message_publisher import MessagePublisher
@@ -145,13 +145,13 @@ class _Transaction(forks.MadeHere):
         """Begins, and tells the participants. Raises TransactionClosed when it was started before."""
         self._require("new")
         if self._deciding is not None:
-            await got(self._deciding.recover_once(self._client))
-        self._tx = await got(self._client.start_transaction("long" if self._long else "short", self._timeout))
+            await answer_of(self._deciding.recover_once, self._client)
+        self._tx = await answer_of(self._client.start_transaction, "long" if self._long else "short", self._timeout)
         self._move("start")
         try:
             await end_unconfirmed(self._client)
             for participant in self._participants:
-                await got(participant.start_tx(self._tx))  # where this raises, there is nothing of it to roll back
+                await answer_of(participant.start_tx, self._tx)  # where this raises, there is nothing of it to roll back
                 self._started.append(participant)
         except BaseException as cause:
             await self._abort_because(cause)
@@ -165,11 +165,11 @@ class _Transaction(forks.MadeHere):
         """
         self._require("in_progress")
         try:
-            self._tx = await got(self._client.checkpoint_transaction(self.transaction_id))
+            self._tx = await answer_of(self._client.checkpoint_transaction, self.transaction_id)
             for participant in self._started:
                 update = getattr(participant, "update_tx", None)
                 if update is not None:
-                    await got(update(self._tx))
+                    await answer_of(update, self._tx)
         except BaseException as cause:
             await self._abort_because(cause)
             raise
@@ -237,23 +237,23 @@ class _Transaction(forks.MadeHere):
     # --- towards the commit
 
     async def _can_commit(self) -> None:
-        changes = [change for participant in self._participants for change in await got(participant.get_tx_changes())]
+        changes = [change for participant in self._participants for change in await answer_of(participant.get_tx_changes)]
         if changes or self._deciding is not None:
             resource = None if self._deciding is None else self._deciding.resource
-            store_id = await got(self._client.can_commit(self.transaction_id, changes, resource))
+            store_id = await answer_of(self._client.can_commit, self.transaction_id, changes, resource)
             if self._deciding is not None:
-                await got(self._deciding.prepared_tx(self._client, store_id))
+                await answer_of(self._deciding.prepared_tx, self._client, store_id)
 
     async def _commit_parts(self) -> None:
         for participant in self._participants:
-            if await got(participant.commit_tx()) is False:
+            if await answer_of(participant.commit_tx) is False:
                 raise TransactionFailed(f"{type(participant).__name__} could not commit its part; everything is rolled back")
 
     async def _decide(self) -> None:
         if self._deciding is None:
             return
         try:
-            await got(self._deciding.decide())
+            await answer_of(self._deciding.decide)
         except NotCommitted as refused:
             cause = refused.cause
         except TransactionInDoubt:
@@ -267,7 +267,7 @@ class _Transaction(forks.MadeHere):
 
     async def _commit(self) -> None:
         try:
-            await got(self._client.commit_transaction(self.transaction_id))
+            await answer_of(self._client.commit_transaction, self.transaction_id)
         except OncelogError as error:
             state = _state_in(error)
             if state is None and not error.definite:
@@ -279,9 +279,9 @@ class _Transaction(forks.MadeHere):
 
         async def ask() -> TransactionState:
             try:
-                status = await got(self._client.transaction_status(self.transaction_id))
+                status = await answer_of(self._client.transaction_status, self.transaction_id)
                 if status.state == "in_progress":  # not yet; committing is idempotent
-                    status = await got(self._client.commit_transaction(self.transaction_id))
+                    status = await answer_of(self._client.commit_transaction, self.transaction_id)
             except TransactionNotInProgress as ended:
                 if (state := _state_in(ended)) is None:
                     raise
@@ -412,14 +412,14 @@ async def _call_all(
     failures: list[tuple[Participant, BaseException]] = []
     for participant in participants:
         try:
-            await got(call(participant))
+            await answer_of(call, participant)
         except BaseException as error:
             failures.append((participant, error))
     return failures
 
 
 async def _rollback_tx(participant: Participant) -> None:
-    if await got(participant.rollback_tx()) is False:
+    if await answer_of(participant.rollback_tx) is False:
         raise TransactionFailed(f"{type(participant).__name__} could not undo everything")
 
 
