@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import count
 from typing import NamedTuple
 
@@ -222,17 +223,24 @@ def _behind_one_another(seconds: float) -> Row:
 
 
 def _threads(postgres: Postgres, seconds: float) -> list[Row]:
-    [payload], threads = random_payloads(100, 1), 16
-    with _world(postgres) as world, ExitStack() as open_ones:
-        producers = [open_ones.enter_context(Producer("bench", name=f"p{at}", client=world.client)) for at in range(threads)]
-        kinds = {
-            OWN: at_once([lambda producer=producer: producer.send(payload) for producer in producers]),  # type: ignore[misc]
-            INSERT: at_once([postgres.insert(payload) for _ in producers]),
-        }
-        turns = world.in_turns(kinds, seconds)
-    what = f"Producer.send, {threads} threads"
-    row = rate_row(turns, what, INSERT, 1, None)
-    return [row, _absolute(f"{what}: rate", row.value, "messages/s", at_least(3_000, ""))]
+    """A producer each, and one that all share; they share its requests, too."""
+    [payload], shared = random_payloads(100, 1), "a producer that all share"
+    rows: list[Row] = []
+    for threads in (16, 64):
+        with _world(postgres) as world, ExitStack() as open_ones:
+            producers = [open_ones.enter_context(Producer("bench", name=f"p{at}", client=world.client)) for at in range(threads)]
+            kinds = {
+                OWN: at_once([partial(producer.send, payload) for producer in producers]),
+                shared: at_once([partial(producers[0].send, payload) for _ in producers]),
+                INSERT: at_once([postgres.insert(payload) for _ in producers]),
+            }
+            turns = world.in_turns(kinds, seconds)
+        what = f"Producer.send, {threads} threads"
+        each = f"{what}, {shared}"
+        rows += [rate_row(turns, what, INSERT, 1, at_least(0.45)), rate_row(turns, each, INSERT, 1, None, shared)]
+        rows.append(rate_row(turns, f"{each}: beside a producer each", OWN, 1, at_least(1), shared))
+    rows.append(_absolute("Producer.send, 16 threads: rate", rows[0].value, "messages/s", at_least(3_000, "")))
+    return rows
 
 
 def _reading(postgres: Postgres, seconds: float) -> list[Row]:
