@@ -22,18 +22,22 @@ from pathlib import Path
 
 SDK = Path(__file__).resolve().parent / "oncelog"
 
-FACES = {"aio/producer.py": "producing/producer.py", "aio/reader.py": "reading/reader.py"}
+FACES = {
+    "aio/consumer.py": "reading/consumer.py",
+    "aio/producer.py": "producing/producer.py",
+    "aio/reader.py": "reading/reader.py",
+}
 """The file of the asyncio face → that of the face for threads."""
 
 NAMES = {
     r"\basync (?=def|with|for)": "",
-    r"\bawait (self\._(?:begin|let_go)\(.*\))": r"drive(\1)",  # procedures, which both await
+    r"\bawait (self\._(?:acknowledge|begin|let_go|seek)\(.*\))": r"drive(\1)",  # procedures, which both await
     r"\bawait ": "",
-    r"\bAsync(?=(Api|Producer|Sender|Reader|Stream)\b)": "",
+    r"\bAsync(?=(Acknowledging|Api|Consumer|Producer|Reader|Sender|Stream)\b)": "",
     r"\b__a(?=(enter|exit)__)": "__",
     r"\basyncio\.Future\b": "Future",
     r"\boncelog\.aio\.sending\b": "oncelog.producing.sending",
-    r"\boncelog\.aio\.stream\b": "oncelog.reading.stream",
+    r"\boncelog\.aio\.(?=(acknowledging|stream)\b)": "oncelog.reading.",
     r"\boncelog\.api\.topics import Api\b": "oncelog.api.api import Api",
 }
 """What is called otherwise in a thread."""

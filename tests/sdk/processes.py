@@ -23,7 +23,7 @@ from typing import Any
 
 from oncelog import Client, Consumer, Producer, Reader, errors
 from oncelog.process import exits
-from oncelog.reading import consumer as consumer_module
+from oncelog.reading import acknowledging
 from oncelog.spark.connection import Connection as SparkConnection
 
 PATIENCE = 120.0
@@ -427,7 +427,7 @@ def begins_late(url: str, topic: str) -> None:
 
 def cannot_acknowledge(url: str, topic: str) -> None:
     """It prints how long the exit took."""
-    consumer_module.EXIT_SECONDS = 0.5  # type: ignore[attr-defined]
+    acknowledging.EXIT_SECONDS = 0.5  # type: ignore[attr-defined]
     for name in ("a", "b", "c"):
         consumer = Consumer(topic.removesuffix("-cannot_acknowledge"), name, url=url, ack_interval=3_600)
         consumer.ack_async(consumer.read(1)[0])

@@ -13,10 +13,12 @@ import pytest
 
 from oncelog import (
     AsyncAtomicBatch,
+    AsyncConsumer,
     AsyncProducer,
     AsyncReader,
     AsyncTransactionContext,
     AtomicBatch,
+    Consumer,
     Outbox,
     Producer,
     Reader,
@@ -49,6 +51,7 @@ EXPLAINED = [
     AsyncReader.__init__,
     AsyncReader.seek,
     AsyncReader.read,
+    *(each for kind in (Consumer, AsyncConsumer) for each in (kind.__init__, kind.read, kind.seek, kind.ack, kind.ack_async)),
 ]
 
 

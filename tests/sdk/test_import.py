@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 
 import oncelog
 from oncelog import AsyncClient, AsyncProducer, Client, Consumer, Producer, Reader
-from oncelog.api.options import ConsumerOptions
 from tests.docs.pages import ROOT
 from tests.patience import PATIENCE
 
@@ -165,11 +163,6 @@ with Client() as client, client.atomic(group="g") as batch:
 assert_type(client.atomic_outcome(batch.id).messages, int | None)
 assert_type(session(master="local[2]"), SparkSession)
 """
-
-
-def test_a_type_checker_knows_every_option_that_there_is() -> None:
-    taken = {each.name for each in signature(Consumer).parameters.values() if each.kind is Parameter.KEYWORD_ONLY}
-    assert ConsumerOptions.__annotations__.keys() == taken - {"codec"}
 
 
 @pytest.mark.real

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from oncelog import AsyncClient, AsyncConsumer, AsyncProducer, AsyncReader
-from oncelog.api.options import Isolation
 from oncelog.errors import (
     GroupProducerNotFound,
     InvalidMessageId,
@@ -18,6 +17,7 @@ from oncelog.errors import (
     TransactionNotInProgress,
 )
 from oncelog.values.receipt import Receipts
+from oncelog.wire.isolation import Isolation
 from oncelog.wire.requests import PublishRequest, PublishResponse
 from oncelog.wire.transaction import POINTERS_PER_MS, Transaction
 from tests.model.history import Group, Place, Sent

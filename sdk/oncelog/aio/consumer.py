@@ -1,27 +1,58 @@
-"""The twin of :mod:`oncelog.reading.consumer` for asyncio."""
+# threads:
+# """A durable consumer: its position lies on the service, and it goes on there whatever was killed."""
+# asyncio:
+"""A durable consumer for asyncio. The twin for threads, :mod:`oncelog.reading.consumer`, is made from this one."""
+# both:
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import Any, overload
 
-from oncelog.aio.stream import AsyncStream
-from oncelog.api.options import AsyncConsumerOptions
+from oncelog.aio.acknowledging import AsyncAcknowledging
 from oncelog.api.topics import AsyncApi
 from oncelog.codecs import Text, Typed, Untyped, V
-from oncelog.errors import OncelogError
+from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
-from oncelog.process import exits
+from oncelog.process import exits, forks
 from oncelog.process.deprecated import deprecated
-from oncelog.reading.twins import ConsumerTwin
+from oncelog.process.procedures import called
+from oncelog.reading.position import ConsumerPosition
+from oncelog.reading.twins import ACK_SECONDS, PAGE
 from oncelog.values.message import Message
-from oncelog.values.numbers import check_timeout
-from oncelog.values.start import Start
+from oncelog.values.numbers import MILLISECOND, check_seconds, check_timeout
+from oncelog.values.start import Start, start_position
+from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Subscription
 
+# threads:
+# from oncelog.process.procedures import drive
 
-class AsyncConsumer(ConsumerTwin[AsyncApi, V], AsyncStream[V]):
+
+class AsyncConsumer(AsyncAcknowledging[V]):
+    # threads:
+    # """Delivers a topic's messages to one subscription, at least once and in order, from where it was acknowledged. A context
+    # manager.
+    #
+    #     with Consumer("flights", "billing") as consumer:
+    #         for message in consumer:
+    #             charge(message)
+    #             consumer.ack_async(message)
+    #
+    # :meth:`ack` is cumulative: the message and everything before it. What was acknowledged when it returned is never delivered
+    # to this subscription again, whatever is killed when; what was not, is delivered again to the next consumer. Only
+    # :meth:`seek` goes back.
+    #
+    # It is exclusive: opening a second consumer of the subscription fences the first, whose every call then raises
+    # :class:`~oncelog.errors.ConsumerFenced`. Messages it had polled ahead may be delivered until it hears of that.
+    #
+    # Of transactions it delivers what is committed; behind a message that is undecided it waits.
+    #
+    # Read and seek in one thread; acknowledge and close in any, also in a signal handler.
+    #
+    # In a forked child it raises :class:`~oncelog.errors.Forked`: its subscription stays its parent's. What :meth:`ack_async` has
+    # not sent when the interpreter exits is sent then.
+    # """
+    # asyncio:
     """The twin of :class:`oncelog.Consumer` for asyncio: the same subscription, promises and errors. An asynchronous context
     manager, which opens the subscription; one task at a time reads, any may acknowledge or seek.
 
@@ -35,38 +66,100 @@ class AsyncConsumer(ConsumerTwin[AsyncApi, V], AsyncStream[V]):
     forked child :class:`~oncelog.errors.Forked`.
     """
 
-    if TYPE_CHECKING:  # how it is made stands in both's base; which values a codec brings, only type checkers ask
+    # both:
 
-        @overload
-        def __init__(
-            self, topic: str, subscription: str, *, codec: Typed[V] = None, **options: Unpack[AsyncConsumerOptions]
-        ) -> None: ...
+    # overloads, made by `make faces`
+    # fmt: off
+    @overload
+    def __init__(
+        self, topic: str, subscription: str, *, start: Start = 'earliest', inclusive: bool = False,
+        timeout: float | None = None, namespace: str = DEFAULT_NAMESPACE, url: str | None = None,
+        client: AsyncApi | None = None, verify: Verify = None, cert: Certificate = None, proxy: str | None = None,
+        codec: Typed[V] = None, page_size: int = PAGE, ack_interval: float = ACK_SECONDS
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: AsyncConsumer[str], topic: str, subscription: str, *, start: Start = 'earliest', inclusive: bool = False,
+        timeout: float | None = None, namespace: str = DEFAULT_NAMESPACE, url: str | None = None,
+        client: AsyncApi | None = None, verify: Verify = None, cert: Certificate = None, proxy: str | None = None,
+        codec: Text, page_size: int = PAGE, ack_interval: float = ACK_SECONDS
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: AsyncConsumer[Any], topic: str, subscription: str, *, start: Start = 'earliest', inclusive: bool = False,
+        timeout: float | None = None, namespace: str = DEFAULT_NAMESPACE, url: str | None = None,
+        client: AsyncApi | None = None, verify: Verify = None, cert: Certificate = None, proxy: str | None = None,
+        codec: Untyped, page_size: int = PAGE, ack_interval: float = ACK_SECONDS
+    ) -> None: ...
+    # fmt: on
+    @called("AsyncConsumer")
+    def __init__(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        start: Start = "earliest",
+        inclusive: bool = False,
+        timeout: float | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        url: str | None = None,
+        client: AsyncApi | None = None,
+        verify: Verify = None,
+        cert: Certificate = None,
+        proxy: str | None = None,
+        codec: Typed[V] | Text | Untyped = None,
+        page_size: int = PAGE,
+        ack_interval: float = ACK_SECONDS,
+    ) -> None:
+        """Open the subscription, and make it if it is not there; for asyncio at the beginning of the block, or by ``open()``.
 
-        @overload
-        def __init__(
-            self: AsyncConsumer[str], topic: str, subscription: str, *, codec: Text, **options: Unpack[AsyncConsumerOptions]
-        ) -> None: ...
+        Args:
+            topic: what it reads.
+            subscription: the name under which the service knows how far it is.
+            start: where a new subscription begins, as of a :class:`oncelog.Reader`; ``latest`` is behind all that could be
+                delivered by now. One that is there goes on behind its last acknowledged message.
+            inclusive: whether the message whose id ``start`` is comes, too.
+            timeout: seconds without a new message after which iteration ends; None never ends, 0 ends at the end of the log.
+            namespace: the topic's.
+            url: the service's, for a client of its own; else as :class:`oncelog.Client` says.
+            client: a :class:`oncelog.Client`, or for asyncio an :class:`oncelog.AsyncClient`; else it makes one of its own.
+            verify, cert, proxy: for a client of its own, as :class:`oncelog.Client` takes them.
+            codec: what ``Message.value`` decodes with: None for bytes, or what :func:`oncelog.codecs.codec_for` takes.
+            page_size: messages of a page at most; the first page is about what is asked for.
+            ack_interval: seconds that :meth:`ack_async` may wait for company.
 
-        @overload
-        def __init__(
-            self: AsyncConsumer[Any], topic: str, subscription: str, *, codec: Untyped, **options: Unpack[AsyncConsumerOptions]
-        ) -> None: ...
+        Raises:
+            TopicNotFound, InvalidRequest, ConnectionFailed. OffsetOutOfRange, InvalidMessageId, StaleMessageId: there is no such
+                ``start``.
+        """
+        check_seconds("ack_interval", ack_interval, MILLISECOND)
+        start_position(start, inclusive)
+        super().__init__(ConsumerPosition(), timeout, codec, page_size)
+        self._connect(topic, namespace, client, url, verify, cert, proxy)
+        self._prepare()
+        self._ack_interval = ack_interval
+        self._subscription = subscription
+        self._start = start, inclusive
+        self._home = forks.here()
+        self._made()
 
-        def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def _made(self) -> None:
-        self._guard = nullcontext()
-        self._sending = asyncio.Lock()
-        """Held while an acknowledgement or a seek is under way: one after the other."""
-        self._task: asyncio.Task[None] | None = None
-
-    async def _open(self) -> None:
-        await self._open_subscription()
-        exits.register(self)
-
+    # threads:
+    # @property
+    # def lag(self) -> int:
+    #     """Offsets between what is acknowledged and the end of the log, as the service says now; see :meth:`status`.
+    #
+    #     Messages that are rolled back or undecided have offsets too.
+    #     """
+    #     return self.status().lag
+    # asyncio:
     async def lag(self) -> int:
-        """Offsets between what is acknowledged and the end of the log, as the service says now; see :meth:`status`."""
+        """Offsets between what is acknowledged and the end of the log, as the service says now; see :meth:`status`.
+
+        Messages that are rolled back or undecided have offsets too.
+        """
         return (await self.status()).lag
+
+    # both:
 
     async def status(self) -> Subscription:
         """The subscription as it is on disk now: cursor, lag, what was lost to expiry, epoch. Raises SubscriptionNotFound."""
@@ -75,30 +168,52 @@ class AsyncConsumer(ConsumerTwin[AsyncApi, V], AsyncStream[V]):
     # --- reading
 
     async def read(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
-        """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever).
+        """Return messages as soon as there is one, or none after the timeout.
 
-        As :meth:`oncelog.Consumer.read`.
+        Args:
+            limit: messages at most.
+            timeout: seconds; None waits for ever.
+
+        Raises:
+            ConsumerFenced, ConsumerClosed, SubscriptionNotFound: for ever. Any other OncelogError: nothing was delivered, and
+                reading again goes on where it stood.
         """
         return await self._deliver(limit, timeout)
 
-    @deprecated("AsyncConsumer.receive is called AsyncConsumer.read now, as an AsyncReader's is")
+    @deprecated("AsyncConsumer.receive is called AsyncConsumer.read now")
     async def receive(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
         """Deprecated: the former name of :meth:`read`."""
         return await self.read(limit, timeout)
 
     async def seek(self, start: Start, *, inclusive: bool = False) -> None:
-        """Go on from somewhere else, also from before what is acknowledged: as :meth:`oncelog.Consumer.seek`."""
+        """Go on from somewhere else, also from before what is acknowledged: this moves the cursor on the service, at once.
+
+        What was polled ahead is dropped; what :meth:`ack_async` has not sent too.
+
+        Args:
+            start: as when the subscription is made.
+            inclusive: whether the message whose id ``start`` is comes, too.
+
+        Raises:
+            ConsumerFenced, ConsumerClosed, SubscriptionNotFound, OffsetOutOfRange, InvalidMessageId, StaleMessageId: nothing has
+                moved. Where an error is not definite, open a new consumer.
+        """
         async with self._sending:
             await self._seek(start, inclusive)
-
-    async def _sought(self) -> None:
-        async with self._sending:
-            pass
 
     # --- acknowledging
 
     async def ack(self, upto: Message[Any] | MessageId) -> None:
-        """Acknowledge a message and everything before it; on disk when this returns: as :meth:`oncelog.Consumer.ack`."""
+        """Acknowledge a message and everything before it; on disk when this returns. What is acknowledged already stays so.
+
+        Args:
+            upto: the message, or its id.
+
+        Raises:
+            ConsumerFenced, ConsumerClosed, SubscriptionNotFound; OffsetOutOfRange, InvalidMessageId, StaleMessageId: it is no
+                message that a consumer was given. That a message is of another topic or generation is seen; of a bare id not.
+                ConnectionFailed: perhaps done; acknowledge again.
+        """
         self._check()
         async with self._sending:
             self._check()
@@ -107,78 +222,34 @@ class AsyncConsumer(ConsumerTwin[AsyncApi, V], AsyncStream[V]):
     def ack_async(self, upto: Message[Any] | MessageId) -> None:
         """Acknowledge later: in ``ack_interval`` seconds, or at the next :meth:`flush` or :meth:`close`; many become one request.
 
-        Nothing is awaited. As :meth:`oncelog.Consumer.ack_async`.
+        Until then a crash has the messages delivered again. While the service does not answer, the acknowledgement waits.
+
+        Args:
+            upto: the message, or its id. Everything before it is acknowledged, too.
+
+        Raises:
+            ConsumerFenced, ConsumerClosed, SubscriptionNotFound, or whatever else one acknowledged before met.
         """
         self._check()
-        wanted = self._upto(upto)
-        if self._pending is None or self._pending.message_id < wanted.message_id:
-            self._pending = wanted
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name=f"oncelog-consumer-{self._subscription}")
-            self._task.add_done_callback(self._ended)
+        self._acknowledge_later(self._upto(upto))
 
     async def flush(self) -> None:
         """Return when all that is acknowledged is on disk. Raises as :meth:`ack` does."""
         self._check()
         await self._send_pending()
-        if self._untold:  # the task was at it, and it was refused
+        if self._untold:  # what works in the background was at it, and it was refused
             self._raise_failure()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Flush, then let go of the connection. Idempotent; where it is cancelled it can be repeated. Raises as :meth:`flush`
-        does, closed all the same.
+        """Flush, then let go of the connection. Idempotent. Raises as :meth:`flush` does, closed all the same.
 
-        ``timeout``: seconds; else as long as the client tries. What is not acknowledged by then is given up, and delivered again
-        to the next consumer; TimeoutError says so.
+        Args:
+            timeout: seconds; None: as long as the client tries. What is not acknowledged by then is given up, and delivered
+                again to the next consumer; TimeoutError says so.
         """
         check_timeout(timeout)
-        self._loop.check()
-        self._interrupted = True
-        self._stop()
-        if self._task is not None:
-            self._task.cancel()
-        try:
-            try:
-                async with asyncio.timeout(timeout):
-                    await self._send_pending()
-            except TimeoutError:
-                raise TimeoutError(self._unacknowledged()) from None
-            if self._untold:
-                self._raise_failure()
-        except asyncio.CancelledError:
-            raise  # what waits is sent when it is closed again
-        except BaseException:
-            self._pending = None  # raised once; a second close has nothing left to say
-            await self._let_go()
-            raise
-        await self._let_go()
+        await self._end(timeout)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with exits.leaving(kind) as timeout:
             await self.close(timeout)
-
-    async def _send_pending(self) -> None:
-        async with self._sending:
-            await self._acknowledge_pending()
-
-    async def _run(self) -> None:
-        """The task that sends what waits, until nothing does."""
-        while self._pending is not None:
-            await asyncio.sleep(self._ack_interval)
-            try:
-                await self._send_pending()
-            except OncelogError as error:
-                self._note_in_background(error)
-        self._task = None
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if self._task is task:  # cancelled, as an event loop does with all when it ends
-            self._task = None
-            with suppress(asyncio.CancelledError):
-                task.result()
-
-    def _begin_exit(self) -> None:
-        """Nothing: no event loop runs any more."""
-
-    def _end_exit(self, passed: float) -> str | None:
-        return None if self._pending is None or self._loop.is_elsewhere else self._unacknowledged()

@@ -1,34 +1,28 @@
+# Made from sdk/oncelog/aio/consumer.py by `make faces`: change that one.
 """A durable consumer: its position lies on the service, and it goes on there whatever was killed."""
 
 from __future__ import annotations
 
-import threading
-from contextlib import suppress
-from math import inf
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import Any, overload
 
 from oncelog.api.api import Api
-from oncelog.api.options import ConsumerOptions
-from oncelog.api.retry import may_retry
 from oncelog.codecs import Text, Typed, Untyped, V
-from oncelog.errors import (
-    OncelogError,
-)
+from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
 from oncelog.process import exits, forks
 from oncelog.process.deprecated import deprecated
-from oncelog.process.exits import EXIT_SECONDS
-from oncelog.process.procedures import drive
-from oncelog.process.tending import Tender
-from oncelog.reading.stream import Stream
-from oncelog.reading.twins import ConsumerTwin
+from oncelog.process.procedures import called, drive
+from oncelog.reading.acknowledging import Acknowledging
+from oncelog.reading.position import ConsumerPosition
+from oncelog.reading.twins import ACK_SECONDS, PAGE
 from oncelog.values.message import Message
-from oncelog.values.numbers import check_timeout
-from oncelog.values.start import Start
+from oncelog.values.numbers import MILLISECOND, check_seconds, check_timeout
+from oncelog.values.start import Start, start_position
+from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Subscription
 
 
-class Consumer(ConsumerTwin[Api, V], Stream[V]):
+class Consumer(Acknowledging[V]):
     """Delivers a topic's messages to one subscription, at least once and in order, from where it was acknowledged. A context
     manager.
 
@@ -37,9 +31,9 @@ class Consumer(ConsumerTwin[Api, V], Stream[V]):
                 charge(message)
                 consumer.ack_async(message)
 
-    :meth:`ack` is cumulative: the message and everything before it. What was acknowledged when it returned is never delivered to
-    this subscription again, whatever is killed when; what was not, is delivered again to the next consumer. Only :meth:`seek`
-    goes back.
+    :meth:`ack` is cumulative: the message and everything before it. What was acknowledged when it returned is never delivered
+    to this subscription again, whatever is killed when; what was not, is delivered again to the next consumer. Only
+    :meth:`seek` goes back.
 
     It is exclusive: opening a second consumer of the subscription fences the first, whose every call then raises
     :class:`~oncelog.errors.ConsumerFenced`. Messages it had polled ahead may be delivered until it hears of that.
@@ -52,42 +46,80 @@ class Consumer(ConsumerTwin[Api, V], Stream[V]):
     not sent when the interpreter exits is sent then.
     """
 
-    _hurries = False
-    """The interpreter exits: what waits is not to wait for company any more."""
+    # overloads, made by `make faces`
+    # fmt: off
+    @overload
+    def __init__(
+        self, topic: str, subscription: str, *, start: Start = 'earliest', inclusive: bool = False,
+        timeout: float | None = None, namespace: str = DEFAULT_NAMESPACE, url: str | None = None,
+        client: Api | None = None, verify: Verify = None, cert: Certificate = None, proxy: str | None = None,
+        codec: Typed[V] = None, page_size: int = PAGE, ack_interval: float = ACK_SECONDS
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Consumer[str], topic: str, subscription: str, *, start: Start = 'earliest', inclusive: bool = False,
+        timeout: float | None = None, namespace: str = DEFAULT_NAMESPACE, url: str | None = None,
+        client: Api | None = None, verify: Verify = None, cert: Certificate = None, proxy: str | None = None,
+        codec: Text, page_size: int = PAGE, ack_interval: float = ACK_SECONDS
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Consumer[Any], topic: str, subscription: str, *, start: Start = 'earliest', inclusive: bool = False,
+        timeout: float | None = None, namespace: str = DEFAULT_NAMESPACE, url: str | None = None,
+        client: Api | None = None, verify: Verify = None, cert: Certificate = None, proxy: str | None = None,
+        codec: Untyped, page_size: int = PAGE, ack_interval: float = ACK_SECONDS
+    ) -> None: ...
+    # fmt: on
+    @called("Consumer")
+    def __init__(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        start: Start = "earliest",
+        inclusive: bool = False,
+        timeout: float | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        url: str | None = None,
+        client: Api | None = None,
+        verify: Verify = None,
+        cert: Certificate = None,
+        proxy: str | None = None,
+        codec: Typed[V] | Text | Untyped = None,
+        page_size: int = PAGE,
+        ack_interval: float = ACK_SECONDS,
+    ) -> None:
+        """Open the subscription, and make it if it is not there; for asyncio at the beginning of the block, or by ``open()``.
 
-    if TYPE_CHECKING:  # how it is made stands in both's base; which values a codec brings, only type checkers ask
+        Args:
+            topic: what it reads.
+            subscription: the name under which the service knows how far it is.
+            start: where a new subscription begins, as of a :class:`oncelog.Reader`; ``latest`` is behind all that could be
+                delivered by now. One that is there goes on behind its last acknowledged message.
+            inclusive: whether the message whose id ``start`` is comes, too.
+            timeout: seconds without a new message after which iteration ends; None never ends, 0 ends at the end of the log.
+            namespace: the topic's.
+            url: the service's, for a client of its own; else as :class:`oncelog.Client` says.
+            client: a :class:`oncelog.Client`, or for asyncio an :class:`oncelog.AsyncClient`; else it makes one of its own.
+            verify, cert, proxy: for a client of its own, as :class:`oncelog.Client` takes them.
+            codec: what ``Message.value`` decodes with: None for bytes, or what :func:`oncelog.codecs.codec_for` takes.
+            page_size: messages of a page at most; the first page is about what is asked for.
+            ack_interval: seconds that :meth:`ack_async` may wait for company.
 
-        @overload
-        def __init__(
-            self, topic: str, subscription: str, *, codec: Typed[V] = None, **options: Unpack[ConsumerOptions]
-        ) -> None: ...
-
-        @overload
-        def __init__(
-            self: Consumer[str], topic: str, subscription: str, *, codec: Text, **options: Unpack[ConsumerOptions]
-        ) -> None: ...
-
-        @overload
-        def __init__(
-            self: Consumer[Any], topic: str, subscription: str, *, codec: Untyped, **options: Unpack[ConsumerOptions]
-        ) -> None: ...
-
-        def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def _made(self) -> None:
-        try:
-            drive(self._open_subscription())
-        except BaseException:
-            drive(self._let_go())
-            raise
-        self._sending = threading.RLock()
-        """Held while an acknowledgement or a seek is under way: one after the other."""
-        self._guard = threading.RLock()
-        self._thread: Tender | None = None
-        self._due: float | None = None
-        """When what waits has waited for company long enough."""
-        forks.register(self)
-        exits.register(self)
+        Raises:
+            TopicNotFound, InvalidRequest, ConnectionFailed. OffsetOutOfRange, InvalidMessageId, StaleMessageId: there is no such
+                ``start``.
+        """
+        check_seconds("ack_interval", ack_interval, MILLISECOND)
+        start_position(start, inclusive)
+        super().__init__(ConsumerPosition(), timeout, codec, page_size)
+        self._connect(topic, namespace, client, url, verify, cert, proxy)
+        self._prepare()
+        self._ack_interval = ack_interval
+        self._subscription = subscription
+        self._start = start, inclusive
+        self._home = forks.here()
+        self._made()
 
     @property
     def lag(self) -> int:
@@ -99,12 +131,16 @@ class Consumer(ConsumerTwin[Api, V], Stream[V]):
 
     def status(self) -> Subscription:
         """The subscription as it is on disk now: cursor, lag, what was lost to expiry, epoch. Raises SubscriptionNotFound."""
-        return self._client.subscription(self._topic, self.subscription, self._namespace)
+        return self._client.subscription(self._topic, self._subscription, self._namespace)
 
     # --- reading
 
     def read(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
-        """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever).
+        """Return messages as soon as there is one, or none after the timeout.
+
+        Args:
+            limit: messages at most.
+            timeout: seconds; None waits for ever.
 
         Raises:
             ConsumerFenced, ConsumerClosed, SubscriptionNotFound: for ever. Any other OncelogError: nothing was delivered, and
@@ -112,7 +148,7 @@ class Consumer(ConsumerTwin[Api, V], Stream[V]):
         """
         return self._deliver(limit, timeout)
 
-    @deprecated("Consumer.receive is called Consumer.read now, as a Reader's is")
+    @deprecated("Consumer.receive is called Consumer.read now")
     def receive(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
         """Deprecated: the former name of :meth:`read`."""
         return self.read(limit, timeout)
@@ -120,7 +156,11 @@ class Consumer(ConsumerTwin[Api, V], Stream[V]):
     def seek(self, start: Start, *, inclusive: bool = False) -> None:
         """Go on from somewhere else, also from before what is acknowledged: this moves the cursor on the service, at once.
 
-        ``start`` as when the subscription is made. What was polled ahead is dropped; what :meth:`ack_async` has not sent too.
+        What was polled ahead is dropped; what :meth:`ack_async` has not sent too.
+
+        Args:
+            start: as when the subscription is made.
+            inclusive: whether the message whose id ``start`` is comes, too.
 
         Raises:
             ConsumerFenced, ConsumerClosed, SubscriptionNotFound, OffsetOutOfRange, InvalidMessageId, StaleMessageId: nothing has
@@ -134,11 +174,15 @@ class Consumer(ConsumerTwin[Api, V], Stream[V]):
     def ack(self, upto: Message[Any] | MessageId) -> None:
         """Acknowledge a message and everything before it; on disk when this returns. What is acknowledged already stays so.
 
+        Args:
+            upto: the message, or its id.
+
         Raises:
             ConsumerFenced, ConsumerClosed, SubscriptionNotFound; OffsetOutOfRange, InvalidMessageId, StaleMessageId: it is no
                 message that a consumer was given. That a message is of another topic or generation is seen; of a bare id not.
                 ConnectionFailed: perhaps done; acknowledge again.
         """
+        self._check()
         with self._sending:
             self._check()
             drive(self._acknowledge(self._upto(upto)))
@@ -148,132 +192,32 @@ class Consumer(ConsumerTwin[Api, V], Stream[V]):
 
         Until then a crash has the messages delivered again. While the service does not answer, the acknowledgement waits.
 
+        Args:
+            upto: the message, or its id. Everything before it is acknowledged, too.
+
         Raises:
             ConsumerFenced, ConsumerClosed, SubscriptionNotFound, or whatever else one acknowledged before met.
         """
         self._check()
-        wanted = self._upto(upto)
-        with self._guard:
-            while True:
-                before = self._pending
-                if before is not None and not before.message_id < wanted.message_id:
-                    break
-                if self._pending is before:  # else a signal handler has acknowledged more in between
-                    self._pending = wanted
-                    break
-            thread = self._thread
-            if thread is None or thread.ident is None:  # not started yet: a signal handler has come between these lines
-                thread = self._thread = Tender(self, Consumer._tend, f"oncelog-consumer-{self.subscription}")
-                with suppress(RuntimeError):  # none can be started any more: it is sent at the exit
-                    thread.begin()
-            elif before is None:
-                thread.ring()
-        exits.late(self)
+        self._acknowledge_later(self._upto(upto))
 
     def flush(self) -> None:
         """Return when all that is acknowledged is on disk. Raises as :meth:`ack` does."""
         self._check()
         self._send_pending()
-        if self._untold:  # the thread was at it, and it was refused
+        if self._untold:  # what works in the background was at it, and it was refused
             self._raise_failure()
 
     def close(self, timeout: float | None = None) -> None:
         """Flush, then let go of the connection. Idempotent. Raises as :meth:`flush` does, closed all the same.
 
-        ``timeout``: seconds; else as long as the client tries. What is not acknowledged by then is given up, and delivered again
-        to the next consumer; TimeoutError says so.
+        Args:
+            timeout: seconds; None: as long as the client tries. What is not acknowledged by then is given up, and delivered
+                again to the next consumer; TimeoutError says so.
         """
         check_timeout(timeout)
-        with self._guard:
-            self._closed = self._interrupted = True
-            self._errands.stop()
-            self._ring()
-        try:
-            if forks.here() != self._home:
-                return  # what waits is the parent's
-            # Not joined: a signal handler may have interrupted who holds what the thread waits for. It sends nothing any more.
-            try:
-                self._send_pending(timeout)
-            except (OncelogError, TimeoutError):
-                self._pending = None  # raised once; a second close has nothing left to say
-                raise
-            if self._untold:
-                self._raise_failure()
-        finally:
-            drive(self._let_go())
-
-    def _after_fork(self) -> None:
-        self._errands.after_fork()
-        forks.renew(self._sending)
-        forks.renew(self._guard)
-        self._pending, self._thread, self._interrupted = None, None, True
-
-    def _begin_exit(self) -> None:
-        with self._guard:
-            self._hurries = True
-            self._ring()
-
-    def _end_exit(self, passed: float) -> str | None:
-        if self._pending is None or forks.here() != self._home:
-            return None
-        try:
-            self._send_pending(max(0.0, EXIT_SECONDS - passed))
-        except (OncelogError, TimeoutError) as error:
-            return f"consumer of {self._namespace}/{self._topic} at the exit: {error}"
-        return None
+        self._end(timeout)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with exits.leaving(kind) as timeout:
             self.close(timeout)
-
-    def _send_pending(self, timeout: float | None = None) -> None:
-        """Acknowledge what waits. It waits on if that fails, unless it never could succeed. Raises TimeoutError: ``timeout``
-        seconds were not enough."""
-        end = None if timeout is None else self._clock.monotonic() + timeout
-        if not self._sending.acquire(timeout=-1 if timeout is None else timeout):
-            raise TimeoutError(self._unacknowledged())
-        try:
-            left = None if end is None else end - self._clock.monotonic()
-            if self._pending is not None and left is not None and left <= 0:
-                raise TimeoutError(self._unacknowledged())
-            drive(self._acknowledge_pending(None if left is None else max(0.0, left)))
-        except OncelogError as error:
-            if end is not None and may_retry(error, idempotent=True):
-                raise TimeoutError(f"{self._unacknowledged()}: {error}") from error
-            raise
-        finally:
-            self._sending.release()
-
-    def _tend(self) -> float | None:
-        """Send what has waited long enough, in the thread for that, which is told as :class:`Tender` says."""
-        with self._guard:
-            is_mine = self._thread is threading.current_thread()
-            if self._closed or not is_mine or self._has_ended:
-                self._thread = None if is_mine else self._thread
-                return None
-            if self._pending is None:
-                return inf
-            now = self._clock.monotonic()
-            if self._due is None:
-                self._due = now + self._ack_interval
-            if now < self._due and not self._hurries:
-                return self._due - now
-            self._due, self._hurries = None, False
-        with self._sending:  # until the failure is noted: who waits for it, to flush or to close, must hear of that
-            try:
-                self._send_pending()
-            except OncelogError as error:
-                self._note_in_background(error)
-        return 0.0
-
-    def _ring(self) -> None:
-        if (thread := self._thread) is not None:
-            thread.ring()
-
-    def _rest(self) -> None:
-        self._ring()
-        self._errands.rest()
-
-    def _check_here(self) -> None:
-        if forks.here() != self._home:
-            raise forks.forked(f"the consumer of subscription {self.subscription!r}")

@@ -7,17 +7,16 @@ from typing import Any, Literal, overload
 
 from oncelog.api.api import Api
 from oncelog.api.calls import check_generation
-from oncelog.api.options import BegunTransaction, Isolation
 from oncelog.codecs import Text, Typed, Untyped, V
 from oncelog.http.trust import Certificate, Verify
 from oncelog.process import forks
 from oncelog.process.procedures import called, drive
 from oncelog.reading.position import ReaderPosition
 from oncelog.reading.stream import Stream
-from oncelog.reading.twins import PAGE, ReaderTwin
+from oncelog.reading.twins import PAGE, BegunTransaction, ReaderTwin
 from oncelog.values.message import Message
 from oncelog.values.start import Start, start_position
-from oncelog.wire.isolation import COMMITTED, UNCOMMITTED
+from oncelog.wire.isolation import COMMITTED, UNCOMMITTED, Isolation
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.transaction import Transaction
 

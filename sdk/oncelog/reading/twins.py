@@ -12,11 +12,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from math import inf
-from typing import Any, Generic
+from typing import Any, Generic, Protocol
 
 from oncelog.api.api import C, OfTopic, paused
 from oncelog.api.calls import check_generation
-from oncelog.api.options import BegunTransaction
 from oncelog.api.retry import may_retry, pause
 from oncelog.codecs import V, codec_for
 from oncelog.errors import (
@@ -30,21 +29,20 @@ from oncelog.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
-from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
-from oncelog.process import exits, forks
+from oncelog.process import exits
 from oncelog.process.errands import Stopped
-from oncelog.process.procedures import Procedure, answer_of, called
+from oncelog.process.procedures import Procedure, answer_of
 from oncelog.process.tracing import Place, switch
 from oncelog.reading.older import OlderService, stable_offsets
 from oncelog.reading.position import ITERATED, ConsumerPosition, Found, HeldUp, PageSize, PolledAhead, ReaderPosition, Upto
 from oncelog.values.message import Message, Source, check_place
-from oncelog.values.numbers import MILLISECOND, check_count, check_seconds, check_timeout
-from oncelog.values.start import Start, is_latest, start_position
+from oncelog.values.numbers import check_count, check_timeout
+from oncelog.values.start import Start, is_latest
 from oncelog.wire.isolation import COMMITTED, Held
-from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Subscription
 from oncelog.wire.requests import ConsumeRequest, Polled
+from oncelog.wire.transaction import Transaction
 
 PAGE = 5_000
 """Messages of a page at most; the service ends a page by bytes too."""
@@ -56,6 +54,15 @@ was under way. (Kafka's auto.commit.interval.ms is 5 s.)"""
 
 FOR_EVER = (ConsumerFenced, SubscriptionNotFound, StaleMessageId, TopicNotFound)
 """After these a consumer will never move the subscription again."""
+
+
+class BegunTransaction(Protocol):
+    """A transaction that has begun, as a reader sees it: an :class:`oncelog.TransactionContext`."""
+
+    @property
+    def transaction(self) -> Transaction:
+        """What it sees; a checkpoint changes it."""
+        ...
 
 
 class StreamTwin(OfTopic[C], Generic[C, V]):
@@ -307,58 +314,16 @@ class ConsumerTwin(StreamTwin[C, V]):
     _subscription: str
     _acknowledged = 0
 
-    @called("Consumer")
-    def __init__(
-        self,
-        topic: str,
-        subscription: str,
-        *,
-        start: Start = "earliest",
-        inclusive: bool = False,
-        timeout: float | None = None,
-        namespace: str = DEFAULT_NAMESPACE,
-        url: str | None = None,
-        client: C | None = None,
-        verify: Verify = None,
-        cert: Certificate = None,
-        proxy: str | None = None,
-        codec: Any = None,
-        page_size: int = PAGE,
-        ack_interval: float = ACK_SECONDS,
-    ) -> None:
-        """Open the subscription, and make it if it is not there; the twin of asyncio does so when it is opened.
-
-        Args:
-            start: where a new subscription begins, as of a :class:`oncelog.Reader`; ``latest`` is behind all that could be
-                delivered by now. One that is there goes on behind its last acknowledged message.
-            timeout: seconds without a new message after which iteration ends; None never ends, 0 ends at the end of the log.
-            client: a :class:`oncelog.Client`, or for asyncio an :class:`oncelog.AsyncClient`; else it makes one of its own.
-            verify, cert, proxy: as of a :class:`oncelog.Client`, where none is given.
-            codec: what ``Message.value`` decodes with; see :func:`oncelog.codecs.codec_for`.
-            ack_interval: seconds that :meth:`ack_async` may wait for company.
-
-        Raises:
-            TopicNotFound, InvalidRequest, ConnectionFailed. OffsetOutOfRange, InvalidMessageId, StaleMessageId: there is no such
-                ``start``.
-        """
-        check_seconds("ack_interval", ack_interval, MILLISECOND)
-        start_position(start, inclusive)
-        super().__init__(ConsumerPosition(), timeout, codec, page_size)
-        self._connect(topic, namespace, client, url, verify, cert, proxy)
-        self._prepare()
-        self._ack_interval = ack_interval
-        self._subscription = subscription
-        self._start: tuple[Start, bool] = start, inclusive
-        self._home = forks.here()
-        self._pending: Upto | None = None
-        self._failure: OncelogError | None = None
-        self._has_ended = False
-        self._untold = False  # whether the failure was met in the background, and was not raised yet
-        self._made()
-
-    def _made(self) -> None:
-        """Open the subscription, or prepare for it."""
-        raise NotImplementedError
+    _ack_interval: float
+    _home: int
+    """Where it was made, as a process; a fork is another one."""
+    _start: tuple[Start, bool]
+    _pending: Upto | None = None
+    """What is acknowledged and not sent yet."""
+    _failure: OncelogError | None = None
+    _has_ended = False
+    _untold = False
+    """Whether the failure was met in the background, and was not raised yet."""
 
     def __str__(self) -> str:
         return f"consumer of subscription {self._subscription!r} of {self._namespace}/{self._topic}"

@@ -8,12 +8,14 @@ stand on an answer of any media type.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 COMMITTED = "committed"
 """Only messages that are committed, up to the first one that is not decided."""
 UNCOMMITTED = "uncommitted"
 """Everything in the log, also what is not decided or was rolled back, as the TMS page has it."""
+Isolation = Literal["committed", "uncommitted"]
+"""What a reader is given."""
 IN_TRANSACTION = "transaction"
 """What the transaction of the request sees."""
 

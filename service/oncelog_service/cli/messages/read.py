@@ -15,8 +15,8 @@ import typer
 
 from oncelog import Consumer, Message, Reader
 from oncelog.api.calls import RETRY_SECONDS
-from oncelog.api.options import Isolation
 from oncelog.values.start import Start, start_position
+from oncelog.wire.isolation import Isolation
 from oncelog.wire.models import InspectedRow
 from oncelog_service.cli.frame import completing
 from oncelog_service.cli.messages.bars import Tell, telling
