@@ -206,6 +206,15 @@ def test_the_sdk_numbers_on_from_what_is_stored_or_from_the_initial_id() -> None
             shell.run()
 
 
+def test_the_newest_message_is_that_of_the_opening_until_a_later_one_is_stored() -> None:
+    known, later = MessageId(5, 1), MessageId(6, 3)
+    core = Core(NAMED, Opened("p", 1, 7, known), None, lambda: Batch({}))
+    assert core.last_message_id == known
+    for sequence_id in (8, 7):  # what is told late of an earlier one changes nothing
+        core.advance(Receipt(ReceiptRun(STORED, 1, sequence_id, bytes(MessageId(6, sequence_id - 5)), None), 0))
+        assert (core.last_sequence_id, core.last_message_id) == (8, later)
+
+
 def test_who_numbers_is_decided_once() -> None:
     for first, second in ((None, 7), (7, None)):
         shell = Shell()
