@@ -48,6 +48,10 @@ MECHANISMS = {"os.register_at_fork"}
 """What other modules have of them."""
 
 
+MADE = "# Made from "
+"""With which files begin that a script has made (sdk/faces.py)."""
+
+
 class Walk(NamedTuple):
     """What one call went through."""
 
@@ -143,9 +147,12 @@ def mechanisms(path: Path) -> set[str]:
 
 
 def signatures(method: str, *twins: type) -> int:
-    """Count how often a method is defined in the classes of the twins and in their bases; overloads, too."""
+    """Count how often a method is written down in the classes of the twins and in their bases; overloads, too. Not where a script
+    has made the class from another one."""
     count = 0
     for kind in {base for twin in twins for base in twin.__mro__ if base.__module__ in sys.modules and base is not object}:
+        if Path(inspect.getfile(kind)).read_text("utf-8").startswith(MADE):
+            continue
         found = ast.parse(textwrap.dedent(inspect.getsource(kind)))
         count += sum(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == method for node in ast.walk(found))
     return count

@@ -62,20 +62,24 @@ class Calls:
         cert: Certificate = None,
         proxy: str | None = None,
     ) -> None:
-        """``url``: else ONCELOG_URL, else http://127.0.0.1:7070; ``token``: else ONCELOG_TOKEN, or what is in ONCELOG_TOKEN_FILE.
+        """Make a client; it connects with the first call.
 
-        ``timeout``: seconds until an answer must have come, to its last byte. ``retry``: seconds that a call is tried again, from
-        its first failure on; what waits on the service is not trying, and one that had no answer in ``timeout`` is given up where
-        that was longer. Of several instances one that stands still takes no call with it: after three seconds without a byte
-        what may be done twice is asked of one that serves it by then, and of the others for ``timeout`` each, unless ``retry``
-        is 0.
+        Args:
+            url: of the service, or of several of its instances, by commas; or of a store, which is opened in this process. Else
+                ONCELOG_URL, else http://127.0.0.1:7070.
+            token: else ONCELOG_TOKEN, or what is in ONCELOG_TOKEN_FILE.
+            timeout: seconds until an answer must have come, to its last byte.
+            retry: seconds that a call is tried again, from its first failure on; what waits on the service is not trying, and one
+                that had no answer in ``timeout`` is given up where that was longer. Of several instances one that stands still
+                takes no call with it: after three seconds without a byte what may be done twice is asked of one that serves it by
+                then, and of the others for ``timeout`` each, unless ``retry`` is 0.
+            verify: the certificates to trust, a file, a directory or an ssl.SSLContext, else ONCELOG_CA, REQUESTS_CA_BUNDLE,
+                CURL_CA_BUNDLE, SSL_CERT_FILE or SSL_CERT_DIR, else the public ones.
+            cert: the client's own, a file that has its key too, or a pair of files; else ONCELOG_CERT and ONCELOG_KEY.
+            proxy: URL of the one to go through, else ONCELOG_PROXY, else none.
 
-        ``verify``: the certificates to trust, a file, a directory or an ssl.SSLContext, else ONCELOG_CA, REQUESTS_CA_BUNDLE,
-        CURL_CA_BUNDLE, SSL_CERT_FILE or SSL_CERT_DIR, else the public ones. ``cert``: the client's own, a file that has its key
-        too, or a pair of files; else ONCELOG_CERT and ONCELOG_KEY. ``proxy``: URL of the one to go through, else ONCELOG_PROXY,
-        else none.
-
-        Raises ValueError for what is no http(s) URL, for seconds that cannot be, and for certificates that cannot be read.
+        Raises:
+            ValueError: what is no http(s) URL, seconds that cannot be, certificates that cannot be read.
         """
         check_seconds("timeout", timeout, MILLISECOND)
         check_seconds("retry", retry)
