@@ -13,7 +13,6 @@ from oncelog.api.retry import pause
 from oncelog.api.topics import AsyncApi
 from oncelog.api.transactions import BUFFER_BYTES
 from oncelog.errors import TransactionConflict
-from oncelog.process.procedures import called
 from oncelog.transactions.atomic import AsyncAtomicBatch, AsyncAtomicBranch, AtomicBatch, AtomicBranch
 from oncelog.transactions.participants import Participant, TransactionAware
 from oncelog.transactions.transaction import AsyncTransactionContext, TransactionContext
@@ -34,7 +33,6 @@ class _Begins(Generic[P, X, B, S]):
     _batches: Callable[..., B]
     _branches: Callable[..., S]
 
-    @called("Client.transaction")
     def transaction(
         self,
         *participants: P,
@@ -45,7 +43,6 @@ class _Begins(Generic[P, X, B, S]):
         """Make a transaction over topics and ``participants``, for a ``with`` statement of the same twin."""
         return self._transactions(self, *participants, long=long, timeout=timeout, buffer_bytes=buffer_bytes)
 
-    @called("Client.atomic")
     def atomic(
         self,
         group: str = DEFAULT_GROUP,
@@ -75,7 +72,6 @@ class _Begins(Generic[P, X, B, S]):
             buffer_bytes=buffer_bytes,
         )
 
-    @called("Client.atomic_branch")
     def atomic_branch(
         self,
         of: str,

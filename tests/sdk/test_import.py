@@ -45,7 +45,7 @@ def test_importing_the_sdk_loads_nothing_of_the_service_and_no_extra() -> None:
         (lambda: Client().create_topic("t", partitions=3), r"^Client.create_topic\(\) got an unexpected"),  # type: ignore[call-arg]
         (lambda: Client().create_token("t"), r"^Client.create_token\(\) missing 1 required positional argument: 'grants'"),  # type: ignore[call-arg]
         (lambda: Client().all_stats(limit=1), r"^Client.all_stats\(\) got an unexpected"),  # type: ignore[call-arg]
-        (lambda: AsyncClient().create_topic("t", partitions=3), r"^AsyncClient.create_topic\(\) got an unexpected"),  # type: ignore[call-arg]
+        (lambda: AsyncClient().create_topic("t", partitions=3).send(None), r"^AsyncClient.create_topic\(\) got an unexpected"),  # type: ignore[call-arg]
         (lambda: Client().transaction().send("t", b"", expected_offset=5), r"^TransactionContext.send\(\) got an unexpected"),  # type: ignore[call-arg]
         (lambda: Client().atomic().send("t", b"", topic="u"), r"^AtomicBatch.send\(\) got multiple values for argument 'topic'"),
         (lambda: Client().transaction().start(timeout=1), r"^TransactionContext.start\(\) got an unexpected"),  # type: ignore[call-arg]

@@ -31,9 +31,9 @@ from oncelog import (
 )
 from oncelog.errors import InvalidRequest
 from oncelog.http.transport import Requests
-from oncelog.process.procedures import answer_of
 from oncelog.testing import Recorder
 from oncelog.wire.models import Acknowledge
+from tests.sdk.test_frames import elsewhere
 from tests.world.awaits import event_loop
 from tests.world.service import RunningService
 
@@ -117,9 +117,12 @@ async def came_of(function: Callable[..., Any], name: str, value: Any, more: dic
         if each.default is each.empty and each.kind is not each.VAR_POSITIONAL and each.name not in given:
             given[each.name] = REQUIRED.get(each.name, "n")
     try:
-        answer = await answer_of(function, **given)
+        answer = function(**given)
+        answer = await answer if inspect.isawaitable(answer) else answer
         return repr([*answer] if inspect.isgenerator(answer) else answer)
     except (TypeError, ValueError, InvalidRequest) as error:
+        if len(elsewhere(error)) > 1 + hasattr(function, "__deprecated__"):
+            return f"{elsewhere(error)}: {error!r}"
         return None if ("start" if name == "to" else name.removesuffix("s")) in str(error) else repr(error)
     except (Exception, Reached) as error:
         return repr(error)

@@ -15,6 +15,7 @@ from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
 from oncelog.process import exits, forks
 from oncelog.process.deprecated import deprecated
+from oncelog.process.frames import shorten
 from oncelog.process.procedures import called
 from oncelog.reading.position import ConsumerPosition
 from oncelog.reading.twins import ACK_SECONDS, PAGE
@@ -167,23 +168,7 @@ class AsyncConsumer(AsyncAcknowledging[V]):
 
     # --- reading
 
-    async def read(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
-        """Return messages as soon as there is one, or none after the timeout.
-
-        Args:
-            limit: messages at most.
-            timeout: seconds; None waits for ever.
-
-        Raises:
-            ConsumerFenced, ConsumerClosed, SubscriptionNotFound: for ever. Any other OncelogError: nothing was delivered, and
-                reading again goes on where it stood.
-        """
-        return await self._deliver(limit, timeout)
-
-    @deprecated("AsyncConsumer.receive is called AsyncConsumer.read now")
-    async def receive(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
-        """Deprecated: the former name of :meth:`read`."""
-        return await self.read(limit, timeout)
+    receive = deprecated("AsyncConsumer.receive is called AsyncConsumer.read now")(AsyncAcknowledging[V].read)
 
     async def seek(self, start: Start, *, inclusive: bool = False) -> None:
         """Go on from somewhere else, also from before what is acknowledged: this moves the cursor on the service, at once.
@@ -230,8 +215,13 @@ class AsyncConsumer(AsyncAcknowledging[V]):
         Raises:
             ConsumerFenced, ConsumerClosed, SubscriptionNotFound, or whatever else one acknowledged before met.
         """
-        self._check()
-        self._acknowledge_later(self._upto(upto))
+        try:
+            self._check()
+            wanted = self._upto(upto)
+        except Exception as error:
+            shorten(error)
+            raise
+        self._acknowledge_later(wanted)
 
     async def flush(self) -> None:
         """Return when all that is acknowledged is on disk. Raises as :meth:`ack` does."""

@@ -17,6 +17,7 @@ from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
 from oncelog.process import exits
 from oncelog.process.exits import EXIT_SECONDS
+from oncelog.process.frames import shorten
 from oncelog.process.procedures import called
 from oncelog.process.tracing import switch
 from oncelog.process.turns import Loop
@@ -261,23 +262,27 @@ class AsyncProducer(ProducerTwin[AsyncApi, V]):
             ExpectationsNotChecked: the topic does not check any; the same holds.
             OncelogError: as the future of :meth:`send_async` would.
         """
-        message = outgoing(
-            value,
-            self._codec,
-            sequence_id,
-            key,
-            properties,
-            ttl,
-            expected_offset=expected_offset,
-            expected_last_id=expected_last_id,
-            expected_key_offset=expected_key_offset,
-        )
-        tracing = switch.tracing
-        if tracing is None:
-            return await self._sender.receipt(await self._sender.put(message, True))
-        span, message = self._traced(tracing, message)
-        with span:
-            return await self._sender.receipt(await self._sender.put(message, True))
+        try:
+            message = outgoing(
+                value,
+                self._codec,
+                sequence_id,
+                key,
+                properties,
+                ttl,
+                expected_offset=expected_offset,
+                expected_last_id=expected_last_id,
+                expected_key_offset=expected_key_offset,
+            )
+            tracing = switch.tracing
+            if tracing is None:
+                return await self._sender.receipt(await self._sender.put(message, True))
+            span, message = self._traced(tracing, message)
+            with span:
+                return await self._sender.receipt(await self._sender.put(message, True))
+        except Exception as error:
+            shorten(error)
+            raise
 
     async def send_async(
         self,
@@ -310,28 +315,32 @@ class AsyncProducer(ProducerTwin[AsyncApi, V]):
         Raises:
             ProducerStopped, ProducerClosed, Forked, MixedSequenceIds, SequenceIdNotRising, CodecError, InvalidRequest: at once.
         """
-        message = outgoing(
-            value,
-            self._codec,
-            sequence_id,
-            key,
-            properties,
-            ttl,
-            expected_offset=expected_offset,
-            expected_last_id=expected_last_id,
-            expected_key_offset=expected_key_offset,
-        )
-        tracing = switch.tracing
-        if tracing is None:
-            return await self._sender.put(message, False)
-        span, message = self._traced(tracing, message)
         try:
-            future = await self._sender.put(message, False)
-        except BaseException as error:
-            span.end(error)
+            message = outgoing(
+                value,
+                self._codec,
+                sequence_id,
+                key,
+                properties,
+                ttl,
+                expected_offset=expected_offset,
+                expected_last_id=expected_last_id,
+                expected_key_offset=expected_key_offset,
+            )
+            tracing = switch.tracing
+            if tracing is None:
+                return await self._sender.put(message, False)
+            span, message = self._traced(tracing, message)
+            try:
+                future = await self._sender.put(message, False)
+            except BaseException as error:
+                span.end(error)
+                raise
+            span.ends_with(future)
+            return future
+        except Exception as error:
+            shorten(error)
             raise
-        span.ends_with(future)
-        return future
 
     async def send_batch(
         self,

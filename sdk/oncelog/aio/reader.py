@@ -16,7 +16,6 @@ from oncelog.http.trust import Certificate, Verify
 from oncelog.process.procedures import called
 from oncelog.reading.position import ReaderPosition
 from oncelog.reading.twins import PAGE, BegunTransaction, ReaderTwin
-from oncelog.values.message import Message
 from oncelog.values.start import Start, is_latest, start_position
 from oncelog.wire.isolation import COMMITTED, UNCOMMITTED, Isolation
 from oncelog.wire.media import DEFAULT_NAMESPACE
@@ -188,19 +187,6 @@ class AsyncReader(ReaderTwin[AsyncApi, V], AsyncStream[V]):
         """
         self._check()
         await self._begin(start, inclusive, generation)
-
-    async def read(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
-        """Return messages as soon as there is one, or none after the timeout; in a transaction none at once where the next
-        message is undecided.
-
-        Args:
-            limit: messages at most.
-            timeout: seconds; None waits for ever.
-
-        Raises:
-            OncelogError: nothing was delivered, and reading again goes on where it stood. ReaderClosed.
-        """
-        return await self._deliver(limit, timeout)
 
     async def close(self) -> None:
         """End reading and let go of the connection. Idempotent.

@@ -9,6 +9,7 @@ from typing import Any, Self
 from oncelog.api.topics import AsyncApi
 from oncelog.codecs import V
 from oncelog.process.errands import Stopped
+from oncelog.process.frames import shorten
 from oncelog.process.procedures import answer_of
 from oncelog.process.turns import Loop
 from oncelog.reading.position import ITERATED
@@ -48,6 +49,24 @@ class AsyncStream(StreamTwin[AsyncApi, V]):
         """Whether a message would be delivered without waiting. Delivers nothing itself."""
         return await self._has_message()
 
+    async def read(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
+        """Return messages as soon as there is one, or none after the timeout; in a transaction none at once where the next
+        message is undecided.
+
+        Args:
+            limit: messages at most.
+            timeout: seconds; None waits for ever.
+
+        Raises:
+            ReaderClosed, ConsumerClosed, ConsumerFenced, SubscriptionNotFound: for ever. Any other OncelogError: nothing was
+                delivered, and reading again goes on where it stood.
+        """
+        try:
+            return await self._deliver(limit, timeout)
+        except Exception as error:
+            shorten(error)
+            raise
+
     def __aiter__(self) -> Self:
         self._check()
         return self
@@ -59,7 +78,11 @@ class AsyncStream(StreamTwin[AsyncApi, V]):
         if at.records and not self._interrupted and self._clock.monotonic() < at.fresh_until:
             self._loop.check()
             return Message(at.take(1)[0], None, at.source)
-        messages = await self._deliver(1, self._timeout, ITERATED)
+        try:
+            messages = await self._deliver(1, self._timeout, ITERATED)
+        except Exception as error:
+            shorten(error)
+            raise
         if not messages:
             raise StopAsyncIteration
         return messages[0]

@@ -16,9 +16,9 @@ from oncelog.http.credentials import shown
 from oncelog.http.sockets import Network
 from oncelog.http.transport import READ_SECONDS, Transport
 from oncelog.http.trust import Certificate, Verify
-from oncelog.process import forks
 from oncelog.process.clock import REAL, Clock
 from oncelog.process.deprecated import deprecated
+from oncelog.process.frames import Face, shorten
 from oncelog.process.procedures import answer_of, called, driven
 from oncelog.wire.media import DEFAULT_NAMESPACE
 
@@ -53,13 +53,17 @@ class _Listing(Iterator[T]):
         self._anew, self._entries = anew, anew()
 
     def __next__(self) -> T:
-        return next(self._entries)
+        try:
+            return next(self._entries)
+        except OncelogError as error:
+            shorten(error)
+            raise
 
     def _repr_pretty_(self, printer: Any, _: bool) -> None:
         printer.pretty([*islice(self._anew(), _SHOWN)])
 
 
-class Api(forks.MadeHere):
+class Api(Face):
     """Every call of the service's REST interface, one method a call; :class:`oncelog.Client` adds what is made of several."""
 
     _asynchronous: type[AsyncApi] = _Driven
@@ -219,7 +223,7 @@ def outage_of(client: AnyApi) -> Outage:
     return client._outage
 
 
-class OfTopic(forks.MadeHere, Generic[C]):
+class OfTopic(Face, Generic[C]):
     """Works on one topic, through a client that it was given or through one of its own."""
 
     _clients: type[C]

@@ -306,7 +306,9 @@ async def paused(calls: Calls, seconds: float) -> None:
 
 
 def quoted(name: str) -> str:
-    """A name as one segment of a path. Raises InvalidRequest for what would be none or several."""
+    """A name as one segment of a path. Raises TypeError for what is no text, InvalidRequest for what would be none or several."""
+    if not isinstance(name, str):
+        raise TypeError(f"a name is a str, not {type(name).__name__}")
     if name in ("", ".", "..") or "/" in name:
         raise InvalidRequest(f"not a name: {name!r}")
     return quote(name, safe="")
@@ -323,7 +325,7 @@ def as_request(kind: type[Resource], what: str, **fields: object) -> dict[str, o
     try:
         return kind(**fields).to_wire()
     except ValidationError as error:
-        raise InvalidRequest(f"not {what}: {error}") from error
+        raise InvalidRequest(f"not {what}: {error}") from None
 
 
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)  # to make one takes longer than to use it

@@ -17,7 +17,7 @@ from oncelog.api.tokens import TokenCalls
 from oncelog.errors import InvalidResponse, NotSupported, OncelogError, TopicExists, from_problem
 from oncelog.http.transport import MAX_JSON_BYTES, READ_SECONDS
 from oncelog.message_id import MessageId
-from oncelog.process.forks import MadeHere
+from oncelog.process.frames import Face
 from oncelog.process.procedures import called
 from oncelog.values.numbers import MAX_LONG, check_long, check_seconds, check_timeout
 from oncelog.wire.codec import (
@@ -70,7 +70,7 @@ class _Broken(Resource):
 PropertyValue = str | int | bool
 
 
-class AsyncApi(MadeHere, TokenCalls):
+class AsyncApi(Face, TokenCalls):
     """Every call of the REST interface, one method a call; :class:`oncelog.AsyncClient` adds what is made of several."""
 
     # --- topics

@@ -23,6 +23,7 @@ else:
                 warnings.warn(instead, DeprecationWarning, stacklevel=2)
                 return function(*args, **kwargs)
 
+            warning.__deprecated__ = instead
             return warning
 
         return mark

@@ -13,14 +13,13 @@ from inspect import isawaitable
 from types import MethodType
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
+from oncelog.process.frames import WITHIN, shorten
+
 P = ParamSpec("P")
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 Procedure = Coroutine[Any, Any, T]
-_within: dict[Callable[..., Any], Callable[..., Any]] = {}
-"""What is driven → what is awaited instead by who is a procedure itself. Not an attribute: what stands in for a method, as an
-override does or a mock, has all of its attributes, and is called."""
 
 
 def drive(procedure: Procedure[T]) -> T:
@@ -43,6 +42,9 @@ def drive_all(items: AsyncIterator[T]) -> Iterator[T]:
             except StopAsyncIteration:
                 return
             yield item
+    except Exception as error:
+        shorten(error)
+        raise
     finally:
         close = getattr(items, "aclose", None)
         if close is not None:
@@ -61,28 +63,27 @@ def driven(
 
 def driven(procedure: Callable[..., Any], of: str = "") -> Callable[..., Any]:
     """Make the method that drives a procedure of the same object, or of what this has as ``of``. What yields is an iterator."""
+    procedure = WITHIN.get(procedure, procedure)
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         try:
             begun = procedure(getattr(self, of) if of else self, *args, **kwargs)
-        except TypeError as error:  # Python's own about the arguments: it calls the method as users do
-            said = str(error).removeprefix(procedure.__qualname__)
-            if said == str(error):
-                raise
-            raise TypeError(f"{type(self).__name__}.{procedure.__name__.removeprefix('_')}{said}") from None
-        return drive_all(begun) if hasattr(begun, "__anext__") else drive(begun)
+            return drive_all(begun) if hasattr(begun, "__anext__") else drive(begun)
+        except Exception as error:
+            shorten(error, procedure, self)
+            raise
 
     def within(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         return procedure(getattr(self, of) if of else self, *args, **kwargs)
 
     update_wrapper(method, procedure)
-    _within[method] = within
+    WITHIN[method] = within
     return method
 
 
 async def answer_of(call: Callable[P, T | Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Call what blocks or what is awaited, of either twin, and return its answer. What would be driven is awaited here."""
-    procedure = _within.get(call.__func__) if type(call) is MethodType else None
+    procedure = WITHIN.get(call.__func__) if type(call) is MethodType else None
     answer = call(*args, **kwargs) if procedure is None else procedure(call.__self__, *args, **kwargs)  # type: ignore[attr-defined]
     if isawaitable(answer):
         awaited: T = await answer

@@ -13,6 +13,7 @@ from oncelog.http.trust import Certificate, Verify
 from oncelog.message_id import MessageId
 from oncelog.process import exits
 from oncelog.process.exits import EXIT_SECONDS
+from oncelog.process.frames import shorten
 from oncelog.process.procedures import called, drive
 from oncelog.process.tracing import switch
 from oncelog.producing.batching import LINGER_SECONDS, MAX_BYTES, MAX_MESSAGES
@@ -206,23 +207,27 @@ class Producer(ProducerTwin[Api, V]):
             ExpectationsNotChecked: the topic does not check any; the same holds.
             OncelogError: as the future of :meth:`send_async` would.
         """
-        message = outgoing(
-            value,
-            self._codec,
-            sequence_id,
-            key,
-            properties,
-            ttl,
-            expected_offset=expected_offset,
-            expected_last_id=expected_last_id,
-            expected_key_offset=expected_key_offset,
-        )
-        tracing = switch.tracing
-        if tracing is None:
-            return self._sender.receipt(self._sender.put(message, True))
-        span, message = self._traced(tracing, message)
-        with span:
-            return self._sender.receipt(self._sender.put(message, True))
+        try:
+            message = outgoing(
+                value,
+                self._codec,
+                sequence_id,
+                key,
+                properties,
+                ttl,
+                expected_offset=expected_offset,
+                expected_last_id=expected_last_id,
+                expected_key_offset=expected_key_offset,
+            )
+            tracing = switch.tracing
+            if tracing is None:
+                return self._sender.receipt(self._sender.put(message, True))
+            span, message = self._traced(tracing, message)
+            with span:
+                return self._sender.receipt(self._sender.put(message, True))
+        except Exception as error:
+            shorten(error)
+            raise
 
     def send_async(
         self,
@@ -255,28 +260,32 @@ class Producer(ProducerTwin[Api, V]):
         Raises:
             ProducerStopped, ProducerClosed, Forked, MixedSequenceIds, SequenceIdNotRising, CodecError, InvalidRequest: at once.
         """
-        message = outgoing(
-            value,
-            self._codec,
-            sequence_id,
-            key,
-            properties,
-            ttl,
-            expected_offset=expected_offset,
-            expected_last_id=expected_last_id,
-            expected_key_offset=expected_key_offset,
-        )
-        tracing = switch.tracing
-        if tracing is None:
-            return self._sender.put(message, False)
-        span, message = self._traced(tracing, message)
         try:
-            future = self._sender.put(message, False)
-        except BaseException as error:
-            span.end(error)
+            message = outgoing(
+                value,
+                self._codec,
+                sequence_id,
+                key,
+                properties,
+                ttl,
+                expected_offset=expected_offset,
+                expected_last_id=expected_last_id,
+                expected_key_offset=expected_key_offset,
+            )
+            tracing = switch.tracing
+            if tracing is None:
+                return self._sender.put(message, False)
+            span, message = self._traced(tracing, message)
+            try:
+                future = self._sender.put(message, False)
+            except BaseException as error:
+                span.end(error)
+                raise
+            span.ends_with(future)
+            return future
+        except Exception as error:
+            shorten(error)
             raise
-        span.ends_with(future)
-        return future
 
     def send_batch(
         self,

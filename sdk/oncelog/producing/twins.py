@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from oncelog.api.api import C, OfTopic
 from oncelog.codecs import Codec, V
 from oncelog.message_id import MessageId
+from oncelog.process.frames import shorten
 from oncelog.process.tracing import Place, Span, Tracing
 from oncelog.producing.batching import Batch
 from oncelog.producing.shell import Address, Shell
@@ -64,11 +65,15 @@ class ProducerTwin(OfTopic[C], Generic[C, V]):
 
     def resume(self, rows: Iterable[X], *, sequence_id: Callable[[X], int]) -> Iterator[X]:
         """Yield those of ``rows`` whose sequence id is above what is already persisted. One-shot iterators are fine."""
-        for row in rows:
-            number = sequence_id(row)
-            check_long("sequence_id", number)
-            if self._sender.core.numbers.opened_at < number:
-                yield row
+        try:
+            for row in rows:
+                number = sequence_id(row)
+                check_long("sequence_id", number)
+                if self._sender.core.numbers.opened_at < number:
+                    yield row
+        except Exception as error:
+            shorten(error)
+            raise
 
     def _batch(
         self,

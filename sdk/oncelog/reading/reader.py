@@ -14,7 +14,6 @@ from oncelog.process.procedures import called, drive
 from oncelog.reading.position import ReaderPosition
 from oncelog.reading.stream import Stream
 from oncelog.reading.twins import PAGE, BegunTransaction, ReaderTwin
-from oncelog.values.message import Message
 from oncelog.values.start import Start, start_position
 from oncelog.wire.isolation import COMMITTED, UNCOMMITTED, Isolation
 from oncelog.wire.media import DEFAULT_NAMESPACE
@@ -155,19 +154,6 @@ class Reader(ReaderTwin[Api, V], Stream[V]):
         """
         self._check()
         drive(self._begin(start, inclusive, generation))
-
-    def read(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
-        """Return messages as soon as there is one, or none after the timeout; in a transaction none at once where the next
-        message is undecided.
-
-        Args:
-            limit: messages at most.
-            timeout: seconds; None waits for ever.
-
-        Raises:
-            OncelogError: nothing was delivered, and reading again goes on where it stood. ReaderClosed.
-        """
-        return self._deliver(limit, timeout)
 
     def close(self) -> None:
         """End reading and let go of the connection. Idempotent.

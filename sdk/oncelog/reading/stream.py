@@ -10,6 +10,7 @@ from oncelog.api.api import Api
 from oncelog.codecs import V
 from oncelog.errors import ConsumerClosed, ReaderClosed
 from oncelog.process.errands import Errands
+from oncelog.process.frames import shorten
 from oncelog.process.procedures import answer_of, drive
 from oncelog.reading.position import ITERATED
 from oncelog.reading.twins import StreamTwin
@@ -33,6 +34,24 @@ class Stream(StreamTwin[Api, V]):
         """End the waiting, now and later."""
         self._closed = True
         self._errands.stop()
+
+    def read(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
+        """Return messages as soon as there is one, or none after the timeout; in a transaction none at once where the next
+        message is undecided.
+
+        Args:
+            limit: messages at most.
+            timeout: seconds; None waits for ever.
+
+        Raises:
+            ReaderClosed, ConsumerClosed, ConsumerFenced, SubscriptionNotFound: for ever. Any other OncelogError: nothing was
+                delivered, and reading again goes on where it stood.
+        """
+        try:
+            return self._deliver(limit, timeout)
+        except Exception as error:
+            shorten(error)
+            raise
 
     def _until_closed(self, call: Callable[[], Any]) -> Any:
         return self._errands.run(lambda: drive(answer_of(call)))
@@ -59,6 +78,9 @@ class Stream(StreamTwin[Api, V]):
                     first = self._deliver(1, self._timeout, ITERATED)
                 except (ReaderClosed, ConsumerClosed):
                     return  # by another thread, or a signal handler
+                except Exception as error:
+                    shorten(error)
+                    raise
                 if not first:
                     return
                 yield first[0]

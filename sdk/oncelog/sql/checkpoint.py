@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from oncelog.errors import CheckpointConflict
 from oncelog.message_id import SIZE, MessageId
-from oncelog.process import forks
+from oncelog.process.frames import Face
 from oncelog.sql.table import NAME_LIMIT, TableOnDemand, Working, check_name
 from oncelog.values.message import Message, check_place
 
@@ -25,7 +25,7 @@ class _Row(NamedTuple):
     version: int
 
 
-class Checkpoint(forks.MadeHere):
+class Checkpoint(Face):
     """Keeps how far the reader ``name`` has come in a topic, in the database that its effects are in.
 
     A complete consumer that may be killed at any moment::

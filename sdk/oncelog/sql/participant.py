@@ -34,6 +34,7 @@ from oncelog.errors import (
     TransactionNotInProgress,
 )
 from oncelog.process import forks
+from oncelog.process.frames import Face
 from oncelog.sql.markers import Decision, Key, Markers
 from oncelog.sql.table import UnfitEngine, Working, check_name, now_ms
 from oncelog.transactions.participants import NotCommitted
@@ -58,7 +59,7 @@ _MARKERS = 1_000
 logger = logging.getLogger("oncelog.sql")
 
 
-class SqlParticipant(forks.MadeHere):
+class SqlParticipant(Face):
     """A database whose commit decides the transaction. The messages of the transaction appear if and only if it commits.
 
         database = SqlParticipant(engine, resource="shop")

@@ -28,7 +28,9 @@ _LEGACY = -1
 
 
 def check_name(what: str, name: str) -> None:
-    """Raises ValueError for a name that no column takes."""
+    """Raises TypeError for what is no text, ValueError for a name that no column takes."""
+    if not isinstance(name, str):
+        raise TypeError(f"{what} is a str, not {type(name).__name__}")
     if not 1 <= len(name) <= NAME_LIMIT:
         raise ValueError(f"{what} has 1 to {NAME_LIMIT} characters, not {len(name)}")
 

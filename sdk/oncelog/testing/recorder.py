@@ -13,6 +13,7 @@ from typing import Any, SupportsIndex
 
 from oncelog.api.api import Api
 from oncelog.message_id import SIZE, MessageId
+from oncelog.process.frames import Face
 from oncelog.testing.committed import Gone, committed
 from oncelog.testing.judge import Item, NotExactlyOnce, Words, judge
 from oncelog.values.message import Message, is_of
@@ -36,7 +37,7 @@ _ROWS = Words(
 )
 
 
-class Recorder:
+class Recorder(Face):
     """Is told the effects of a topic's messages as a consumer has them, and held against the log then. Thread-safe.
 
     What it is told is a message, or what :meth:`check` takes. It can be called in place of what has the effect.

@@ -21,7 +21,7 @@ from oncelog.errors import (
     TransactionNotInProgress,
 )
 from oncelog.message_id import MessageId
-from oncelog.process import forks
+from oncelog.process.frames import Face
 from oncelog.process.procedures import Procedure, answer_of, drive, driven
 from oncelog.process.tracing import Place, switch
 from oncelog.producing.core import DELIVERY_SECONDS
@@ -41,7 +41,7 @@ from oncelog.wire.requests import MAX_CARRIED, TOPIC_WEIGHT, CommitRequest
 State = Literal["in_progress", "staged", "committed", "refused", "aborted", "in_doubt"]
 
 
-class _Messages(forks.MadeHere):
+class _Messages(Face):
     """Gathers messages, for an atomic commit or a branch of one, and stages what exceeds the buffer."""
 
     def __init__(
@@ -516,6 +516,8 @@ class AsyncAtomicBranch(_Branch, _Awaits):
 
 
 def _checked(name: str, what: str) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"{what} is a str, not {type(name).__name__}")
     if not ATOMIC_ID_PATTERN.fullmatch(name):
         raise InvalidRequest(f"{what} is 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, but not . or .., not {name[:100]!r}")
     return name

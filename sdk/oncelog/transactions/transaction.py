@@ -19,6 +19,7 @@ from oncelog.errors import (
     TransactionNotInProgress,
 )
 from oncelog.process import forks
+from oncelog.process.frames import Face
 from oncelog.process.procedures import answer_of, drive, driven
 from oncelog.producing.twins import codec_of
 from oncelog.transactions.ending import MOVES, Event, State, verdict
@@ -32,7 +33,7 @@ from oncelog.wire.models import TransactionState
 from oncelog.wire.transaction import Transaction
 
 
-class _Transaction(forks.MadeHere):
+class _Transaction(Face):
     """The procedures of a transaction, over the calls of either twin's client and participants of either kind."""
 
     def __init__(

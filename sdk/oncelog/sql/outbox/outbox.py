@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from oncelog.codecs import codec_for
-from oncelog.process import forks
+from oncelog.process.frames import Face
 from oncelog.process.tracing import switch
-from oncelog.sql.table import NAME_LIMIT, TableOnDemand, Working, create_missing, now_ms
+from oncelog.sql.table import NAME_LIMIT, TableOnDemand, Working, check_name, create_missing, now_ms
 from oncelog.values.outgoing import CARRIES, Outgoing, carrying, checked_extras, encode_value, size_of
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.names import NAMESPACE_PATTERN, PRODUCER_PATTERN, TOPIC_PATTERN
@@ -35,7 +35,7 @@ class Waiting(NamedTuple):
     """Age of the oldest, by the clock of the process that added it; None where there is none."""
 
 
-class Outbox(forks.MadeHere):
+class Outbox(Face):
     """Messages that are published if and only if the transaction they are added in commits::
 
         outbox = Outbox("orders")
@@ -59,6 +59,7 @@ class Outbox(forks.MadeHere):
             table: the table of the rows. The relays' own is called the same with ``_relays`` behind it.
             codec: None for bytes, or what :func:`oncelog.codecs.codec_for` takes.
         """
+        check_name("an outbox's name", name)
         if not PRODUCER_PATTERN.fullmatch(name):
             raise ValueError(
                 f"an outbox's name is 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, but not . or .., not {name[:100]!r}"

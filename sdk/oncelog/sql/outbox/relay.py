@@ -26,6 +26,7 @@ from oncelog.api.retry import pause
 from oncelog.errors import OncelogError, OutboxBehind, OutboxBlocked, ProducerFenced
 from oncelog.http.trust import Certificate, Verify
 from oncelog.process import forks
+from oncelog.process.frames import Face
 from oncelog.sql.outbox.apart import check_apart
 from oncelog.sql.outbox.database import PATIENCE_SECONDS, Lease, LeaseLost, OutboxDatabase
 from oncelog.sql.outbox.holder import LeaseHolder
@@ -64,7 +65,7 @@ class RelayStatus:
     """What it waits for or failed with."""
 
 
-class OutboxRelay(forks.MadeHere):
+class OutboxRelay(Face):
     """The relay of one outbox, for a ``with`` statement: a thread publishes whatever is committed, until the block ends.
 
         with OutboxRelay(Outbox("orders"), engine):
