@@ -100,6 +100,22 @@ def test_what_was_trimmed_goes_from_disk_however_many_producers_the_snapshots_ho
     assert topic.stats()["snapshotOffset"] == 50
 
 
+def test_a_repeat_of_a_request_that_is_gone_is_told_where_its_newest_message_was(house: House) -> None:
+    topic = house.topic
+    topic.send("a", 0, 1, 2)
+    stored = topic.send("b", 0, 1, 2)
+    topic.publish("last")
+    trim(topic, beforeOffset=6)
+    assert house.retain() > 0
+    for _ in range(2):
+        assert topic.send("a", 0, 1, 2)[2]["offset"] == 2
+        repeated = topic.send("b", 0, 1, 2, payload="another {}")  # what they said is gone, too
+        assert [each["status"] for each in repeated] == ["duplicate"] * 3
+        assert [(each["id"], each["offset"]) for each in repeated] == [(None, None), (None, None), (stored[2]["id"], 5)]
+        house.restart()
+    assert topic.payloads() == ["last"]
+
+
 def test_a_trim_is_on_disk_when_it_is_answered(house: House, pool: ThreadPoolExecutor) -> None:
     topic = house.topic
     topic.publish(*"abc")

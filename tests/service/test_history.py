@@ -79,6 +79,22 @@ def test_what_retention_deleted_is_not_found_and_is_no_error(run_bytes: int, tog
             assert found == originals(each for each in messages.values() if each.row_id > gone.id)
 
 
+@pytest.mark.parametrize("run_bytes", [EACH, SOME, RUN_BYTES])
+def test_where_the_newest_message_was_is_known_for_ever_and_what_it_said_is_not(run_bytes: int) -> None:
+    log = chained(*TWO, run_bytes=run_bytes)
+    for trimmed in range(1, len(log.runs) + 1):
+        log = chained(*TWO, run_bytes=run_bytes)
+        left = log.runs[trimmed:]
+        log.trim(trimmed)
+        for producer, messages in messages_of(log).items():
+            newest = max(messages.values(), key=lambda each: each.offset)
+            last_entry = LastEntry(newest.sequence_id or 0, newest.message_id, newest.offset)
+            stored = originals(each for each in messages.values() if left and each.offset >= left[0].first)
+            place = Original(newest.sequence_id, newest.message_id, newest.offset, b"", None, erased=True)
+            found = History(log.store, PREFIX).originals(producer, last_entry, [*messages], 0)
+            assert found == {newest.sequence_id: place, **stored}
+
+
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("run_bytes", [EACH, SOME])
 @pytest.mark.parametrize("missing", [0, 2, 3, 5, 9, 12])

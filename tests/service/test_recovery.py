@@ -134,7 +134,8 @@ async def test_a_trimmed_log_is_known_from_either_snapshot_and_not_opened_withou
     assert not oldest(emptied)
     async with opened(emptied) as house:
         receipts = (await house.log.publish(numbered([b"x"] * 3, "a", 45))).receipts
-        assert [(each.status, each.count, each.offset) for each in receipts] == [(DUPLICATE, 2, None), (STORED, 1, 47)]
+        expected = [(DUPLICATE, 1, None), (DUPLICATE, 1, 46), (STORED, 1, 47)]
+        assert [(each.status, each.count, each.offset) for each in receipts] == expected
 
 
 @pytest.mark.parametrize("row", [None, b"", b"\x01\xff", b"\xff" * 90, bytes(90), 0, 1, 2, 20, -1], ids=str)

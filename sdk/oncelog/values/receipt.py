@@ -18,8 +18,8 @@ _ROW_ID = struct.Struct(">qH")
 class Receipt:
     """Tells what became of one message: ``stored`` now, or a ``duplicate`` of one that was stored before. Immutable.
 
-    A duplicate's message id and offset are the original's: always when the producer's most recent request is repeated, and
-    whenever else the service knows them cheaply; otherwise None.
+    A duplicate's message id and offset are the original's: always for the producer's newest message, for all of its most recent
+    request as long as they are not deleted, and whenever else the service knows them cheaply; otherwise None.
     """
 
     __slots__ = ("_at", "_run")
@@ -44,12 +44,12 @@ class Receipt:
 
     @property
     def offset(self) -> int | None:
-        """Its offset, or None for a duplicate whose original was not looked up."""
+        """Its offset, or None for a duplicate whose original was not looked up, or is deleted."""
         return None if self._run.offset is None else self._run.offset + self._at
 
     @property
     def message_id(self) -> MessageId | None:
-        """Its id, or None for a duplicate whose original was not looked up."""
+        """Its id, or None for a duplicate whose original was not looked up, or is deleted."""
         if self._run.message_id is None:
             return None
         timestamp, seq_id = _ROW_ID.unpack_from(self._run.message_id)

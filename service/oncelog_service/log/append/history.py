@@ -6,7 +6,8 @@ They are looked for in two ways:
   lies as far before its newest one as its sequence id does. Reading there costs less than storing did, however old it is: a
   request that comes again as it was is compared with its rows, and no object is made for each message;
 * along *the chain* that the producer's requests form (runs.py), from its newest message back. The walk over the newest
-  request is always whole, so that an exact retry gets its original ids also after a restart; how much further it goes is bounded.
+  request is always whole, so that an exact retry gets its original ids also after a restart, unless retention or a trim has
+  deleted them: then the newest message's alone is known. How much further it goes is bounded.
   What it has not found it does not look for again while the producer stores nothing new.
 """
 
@@ -322,7 +323,8 @@ class History:
     ) -> Mapping[int, Original]:
         """sequence id → stored message, for those of the rising ``sequence_ids`` that are cheaply found.
 
-        All that an exact retry of the most recent request repeats are. An operator may have forgotten the producer: what lies
+        All that an exact retry of the most recent request repeats are, as far as their rows are there; the newest message is
+        always. An operator may have forgotten the producer: what lies
         below the offset ``counts_from`` is no original then. ``payload_bytes``: the request's own. Where the stored messages have
         more, one of those that are found is another message, and the rest stays on disk: small messages that come under the
         numbers of large ones would fill the memory. Raises TopicDamaged.
@@ -342,7 +344,10 @@ class History:
         came = walk(self._store, self._prefix, producer, row_id, sequence_ids, further)
         if not recent and came.seen_from is not None and came.seen_from > sequence_ids[0]:  # it ended at its bounds
             self._remember(producer, looked._replace(seen_from=came.seen_from))
-        return {**found, **came.found}
+        found = {**found, **came.found}
+        if recent and newest.sequence_id not in found:  # its row is gone, and the producers' map knows for ever where it was
+            found[newest.sequence_id] = Original(*newest, payload=b"", write_pointer=None, erased=True)
+        return found
 
     def _where_expected(
         self, producer: str, newest: LastEntry, sequence_ids: Sequence[int], counts_from: int, most_bytes: int
