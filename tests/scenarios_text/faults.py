@@ -106,7 +106,7 @@ def what_a_poll_waits_is_trying() -> Iterator[Plant]:
 
 
 def nobody_else_is_asked() -> Iterator[Plant]:
-    async def who_serves(self: Requests, question: str, silent: str, turn: int, deadline: object) -> str | None:
+    async def who_serves(*_: object) -> str | None:
         return None
 
     yield Requests, "who_serves", who_serves
