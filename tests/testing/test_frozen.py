@@ -123,9 +123,9 @@ def test_a_consumer_waits_and_acknowledges(way: str) -> None:
         with Consumer("t", "s", url=kit.url, timeout=SOON) as consumer:
             for message in consumer:
                 consumer.ack_async(message)
-            assert consumer.receive(10, timeout=SOON) == []
+            assert consumer.read(10, timeout=SOON) == []
             timer = after(LATER, lambda: producer.send(b"2"))
-            (message,) = consumer.receive(10, timeout=PATIENCE)
+            (message,) = consumer.read(10, timeout=PATIENCE)
             timer.join()
             consumer.ack_async(message)
         assert kit.client.subscription("t", "s").lag == 0
