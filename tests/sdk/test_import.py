@@ -49,6 +49,8 @@ def test_importing_the_sdk_loads_nothing_of_the_service_and_no_extra() -> None:
         (lambda: Client().transaction().send("t", b"", expected_offset=5), r"^TransactionContext.send\(\) got an unexpected"),  # type: ignore[call-arg]
         (lambda: Client().atomic().send("t", b"", topic="u"), r"^AtomicBatch.send\(\) got multiple values for argument 'topic'"),
         (lambda: Client().transaction().start(timeout=1), r"^TransactionContext.start\(\) got an unexpected"),  # type: ignore[call-arg]
+        (lambda: Client().atomic_branch(), r"^Client.atomic_branch\(\) missing 1 required"),  # type: ignore[call-arg]
+        (lambda: AsyncClient().transaction(short=True), r"^AsyncClient.transaction\(\) got an unexpected"),  # type: ignore[call-arg]
         (lambda: AsyncProducer({}), r"^AsyncProducer\(topic, …\) takes the name of one topic, not a dict$"),
         (lambda: Consumer(["t"], "g"), r"^Consumer\(topic, …\) takes the name of one topic, not a list$"),
     ],

@@ -16,7 +16,6 @@ from oncelog.message_id import MessageId
 from oncelog.process import exits, forks
 from oncelog.process.deprecated import deprecated
 from oncelog.process.frames import shorten
-from oncelog.process.procedures import called
 from oncelog.reading.position import ConsumerPosition
 from oncelog.reading.twins import ACK_SECONDS, PAGE
 from oncelog.values.message import Message
@@ -93,7 +92,6 @@ class AsyncConsumer(AsyncAcknowledging[V]):
         codec: Untyped, page_size: int = PAGE, ack_interval: float = ACK_SECONDS
     ) -> None: ...
     # fmt: on
-    @called("AsyncConsumer")
     def __init__(
         self,
         topic: str,

@@ -18,7 +18,6 @@ from oncelog.message_id import MessageId
 from oncelog.process import exits
 from oncelog.process.exits import EXIT_SECONDS
 from oncelog.process.frames import shorten
-from oncelog.process.procedures import called
 from oncelog.process.tracing import switch
 from oncelog.process.turns import Loop
 from oncelog.producing.batching import LINGER_SECONDS, MAX_BYTES, MAX_MESSAGES
@@ -129,7 +128,6 @@ class AsyncProducer(ProducerTwin[AsyncApi, V]):
         delivery_timeout: float = DELIVERY_SECONDS, exit_timeout: float = EXIT_SECONDS
     ) -> None: ...
     # fmt: on
-    @called("AsyncProducer")
     def __init__(
         self,
         topic: str,

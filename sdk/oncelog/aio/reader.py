@@ -13,7 +13,6 @@ from oncelog.api.calls import check_generation
 from oncelog.api.topics import AsyncApi
 from oncelog.codecs import Text, Typed, Untyped, V
 from oncelog.http.trust import Certificate, Verify
-from oncelog.process.procedures import called
 from oncelog.reading.position import ReaderPosition
 from oncelog.reading.twins import PAGE, BegunTransaction, ReaderTwin
 from oncelog.values.start import Start, is_latest, start_position
@@ -90,7 +89,6 @@ class AsyncReader(ReaderTwin[AsyncApi, V], AsyncStream[V]):
         generation: int | None = None, on_expired: Literal['raise', 'skip'] = 'raise', isolation: Isolation = 'committed'
     ) -> None: ...
     # fmt: on
-    @called("AsyncReader")
     def __init__(
         self,
         topic: str,

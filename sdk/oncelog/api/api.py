@@ -19,7 +19,7 @@ from oncelog.http.trust import Certificate, Verify
 from oncelog.process.clock import REAL, Clock
 from oncelog.process.deprecated import deprecated
 from oncelog.process.frames import Face, shorten
-from oncelog.process.procedures import answer_of, called, driven
+from oncelog.process.procedures import answer_of, driven
 from oncelog.wire.media import DEFAULT_NAMESPACE
 
 P = ParamSpec("P")
@@ -68,7 +68,6 @@ class Api(Face):
 
     _asynchronous: type[AsyncApi] = _Driven
 
-    @called("Client")
     def __init__(
         self,
         url: str | None = None,

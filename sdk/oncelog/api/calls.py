@@ -22,7 +22,7 @@ from oncelog.http.silence import Again
 from oncelog.http.transport import MAX_JSON_BYTES, READ_SECONDS, AsyncTransport, Requests
 from oncelog.http.trust import Certificate, Trust, Verify
 from oncelog.process.logs import log
-from oncelog.process.procedures import Procedure, answer_of, called
+from oncelog.process.procedures import Procedure, answer_of
 from oncelog.values.numbers import MILLISECOND, check_long, check_seconds
 from oncelog.wire.codec import decode_polled
 from oncelog.wire.isolation import read_headers
@@ -50,7 +50,6 @@ class Calls:
 
     _shell: type[Requests] = AsyncTransport
 
-    @called("AsyncClient")
     def __init__(
         self,
         url: str | None = None,

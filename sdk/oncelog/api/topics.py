@@ -18,7 +18,6 @@ from oncelog.errors import InvalidResponse, NotSupported, OncelogError, TopicExi
 from oncelog.http.transport import MAX_JSON_BYTES, READ_SECONDS
 from oncelog.message_id import MessageId
 from oncelog.process.frames import Face
-from oncelog.process.procedures import called
 from oncelog.values.numbers import MAX_LONG, check_long, check_seconds, check_timeout
 from oncelog.wire.codec import (
     encode_consume_request,
@@ -374,7 +373,7 @@ class AsyncApi(Face, TokenCalls):
 
 for _name, _call in getmembers(AsyncApi, isfunction):
     if not _name.startswith("_"):
-        called(f"AsyncClient.{_name}")(_call)
+        _call.__qualname__ = f"AsyncClient.{_name}"
 
 
 def _producer_path(namespace: str, topic: str, name: str) -> str:

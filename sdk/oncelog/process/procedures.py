@@ -17,7 +17,6 @@ from oncelog.process.frames import WITHIN, shorten
 
 P = ParamSpec("P")
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 Procedure = Coroutine[Any, Any, T]
 
@@ -89,13 +88,3 @@ async def answer_of(call: Callable[P, T | Awaitable[T]], /, *args: P.args, **kwa
         awaited: T = await answer
         return awaited
     return answer
-
-
-def called(name: str) -> Callable[[F], F]:
-    """Have Python's own errors about a function's arguments call it as users do."""
-
-    def call(function: F) -> F:
-        function.__qualname__ = name
-        return function
-
-    return call

@@ -14,7 +14,7 @@ from oncelog.message_id import MessageId
 from oncelog.process import exits
 from oncelog.process.exits import EXIT_SECONDS
 from oncelog.process.frames import shorten
-from oncelog.process.procedures import called, drive
+from oncelog.process.procedures import drive
 from oncelog.process.tracing import switch
 from oncelog.producing.batching import LINGER_SECONDS, MAX_BYTES, MAX_MESSAGES
 from oncelog.producing.core import DELIVERY_SECONDS, MAX_PENDING, MAX_PENDING_BYTES, Policy
@@ -100,7 +100,6 @@ class Producer(ProducerTwin[Api, V]):
         delivery_timeout: float = DELIVERY_SECONDS, exit_timeout: float = EXIT_SECONDS
     ) -> None: ...
     # fmt: on
-    @called("Producer")
     def __init__(
         self,
         topic: str,

@@ -12,7 +12,7 @@ from oncelog.message_id import MessageId
 from oncelog.process import exits, forks
 from oncelog.process.deprecated import deprecated
 from oncelog.process.frames import shorten
-from oncelog.process.procedures import called, drive
+from oncelog.process.procedures import drive
 from oncelog.reading.acknowledging import Acknowledging
 from oncelog.reading.position import ConsumerPosition
 from oncelog.reading.twins import ACK_SECONDS, PAGE
@@ -71,7 +71,6 @@ class Consumer(Acknowledging[V]):
         codec: Untyped, page_size: int = PAGE, ack_interval: float = ACK_SECONDS
     ) -> None: ...
     # fmt: on
-    @called("Consumer")
     def __init__(
         self,
         topic: str,

@@ -10,7 +10,7 @@ from oncelog.api.calls import check_generation
 from oncelog.codecs import Text, Typed, Untyped, V
 from oncelog.http.trust import Certificate, Verify
 from oncelog.process import forks
-from oncelog.process.procedures import called, drive
+from oncelog.process.procedures import drive
 from oncelog.reading.position import ReaderPosition
 from oncelog.reading.stream import Stream
 from oncelog.reading.twins import PAGE, BegunTransaction, ReaderTwin
@@ -69,7 +69,6 @@ class Reader(ReaderTwin[Api, V], Stream[V]):
         generation: int | None = None, on_expired: Literal['raise', 'skip'] = 'raise', isolation: Isolation = 'committed'
     ) -> None: ...
     # fmt: on
-    @called("Reader")
     def __init__(
         self,
         topic: str,
