@@ -36,8 +36,8 @@ TIMES = {
     "time_ns",
 }
 """Of the module ``time``, what a client asks its clock for."""
-OWN_TIME = ("sdk/oncelog/process/clock.py", "sdk/oncelog/process/turns.py", "sdk/oncelog/spark/")
-"""Where none of a client's is: what a clock is made of, how a thread waits, and what Spark's own processes do."""
+OWN_TIME = ("sdk/oncelog/process/clock.py", "sdk/oncelog/spark/")
+"""Where none of a client's is: what a clock is made of, and what Spark's own processes do."""
 SERVICE_TIME = (
     "service/oncelog_service/clock.py",
     "service/oncelog_service/workers.py",  # where they sleep

@@ -9,13 +9,13 @@ from __future__ import annotations
 import _thread
 import asyncio
 import threading
-import time
 from contextlib import suppress
 from itertools import starmap
 from math import inf
 from typing import Any, Self
 
 from oncelog.process import forks
+from oncelog.process.clock import REAL
 
 _DEAF_SECONDS = 1.0
 """A signal that comes in the moment before the main thread waits in C, or that the system gives to another thread, does not end
@@ -95,10 +95,10 @@ class Condition(threading.Condition):
 
 
 def _acquired(waiter: _thread.LockType, timeout: float | None) -> bool:
-    end = inf if timeout is None else time.monotonic() + timeout
+    end = inf if timeout is None else REAL.monotonic() + timeout
     most = _DEAF_SECONDS if threading.current_thread() is threading.main_thread() else threading.TIMEOUT_MAX
-    while not waiter.acquire(timeout=max(0.0, min(end - time.monotonic(), most))):
-        if time.monotonic() >= end:
+    while not waiter.acquire(timeout=max(0.0, min(end - REAL.monotonic(), most))):
+        if REAL.monotonic() >= end:
             return False
     return True
 
