@@ -1,4 +1,4 @@
-"""Ctrl-C wherever CPython lets a signal handler run: where a function begins, behind a call, at the end of a loop."""
+"""Signals wherever CPython lets a handler run: where a function begins, behind a call, at the end of a loop."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ import oncelog
 _PACKAGE = Path(oncelog.__file__).parent
 
 
-def ctrl_c(at: int, run: Callable[[], object], modules: tuple[str, ...]) -> str | None:
-    """Run it, with Ctrl-C at its so-manieth chance in these modules; where that was. None: it has not as many."""
+def _ctrl_c() -> None:
+    raise KeyboardInterrupt
+
+
+def ctrl_c(at: int, run: Callable[[], object], modules: tuple[str, ...], handler: Callable[[], object] = _ctrl_c) -> str | None:
+    """Run it, with Ctrl-C, or what another ``handler`` does, at its so-manieth chance in these modules; where that was. None: it
+    has not as many."""
     left, where = at, None
     traced = {str(_PACKAGE / module) for module in modules}
     assert all(Path(module).exists() for module in traced)
@@ -31,7 +36,7 @@ def ctrl_c(at: int, run: Callable[[], object], modules: tuple[str, ...]) -> str 
                 if left == 0:
                     sys.settrace(None)
                     where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-                    raise KeyboardInterrupt
+                    handler()
         return on_event
 
     def on_call(frame: FrameType, _: str, __: object) -> Any:

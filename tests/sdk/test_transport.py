@@ -173,6 +173,17 @@ def test_threads_that_have_ended_leave_no_connection_behind() -> None:
         transport.close()
 
 
+@of_threads
+def test_what_is_read_bit_by_bit_at_once_leaves_no_more_connections_than_a_thread_keeps() -> None:
+    with fake_server(lambda _: Answer(200, b"1\n2\n")) as fake:
+        transport = Transport(fake.url)
+        answers = [drive_all(transport.ask_lines("GET", "/")) for _ in range(5)]
+        assert [next(answer) for answer in answers] == [b"1"] * 5
+        assert [[*answer] for answer in answers] == [[b"2"]] * 5
+        assert len(transport._sessions) <= 2
+        transport.close()
+
+
 # --- in time ------------------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
+from itertools import chain
 from math import inf
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -183,15 +184,13 @@ class Connections:
 
     def keep(self, host: tuple[str, str], connection: Connection) -> None:
         """Have it ready for the next request to the same host."""
-        if self._closed:
+        idle = [*self._kept.pop(host, ()), connection]
+        self._kept[host] = idle[-self._most_idle :]
+        spare = [idle[: -self._most_idle], *(self._kept.pop(each, ()) for each in [*self._kept][: -self._most_hosts])]
+        for connection in chain(*spare):
             connection.close()
-            return
-        idle = self._kept[host] = [*self._kept.pop(host, ()), connection]
-        if len(idle) > self._most_idle:
-            idle.pop(0).close()
-        while len(self._kept) > self._most_hosts:
-            for each in self._kept.pop(next(iter(self._kept))):
-                each.close()
+        if self._closed:  # perhaps at this moment, by another thread
+            self._drop()
 
     @contextmanager
     def _holding(self, connection: Connection) -> Iterator[None]:
@@ -216,6 +215,9 @@ class Connections:
         with self._guard:
             for each in self._held:
                 each.stream.hang_up()
+        self._drop()
+
+    def _drop(self) -> None:
         while self._kept:
             with suppress(KeyError, IndexError):  # their thread takes one at this moment
                 _, idle = self._kept.popitem()

@@ -66,7 +66,10 @@ _LOOK_SECONDS = 1.0
 """Between two tries, after which it is seen that the client is closed: a pause that a service asks for may be half a minute."""
 
 
-_Spare = list[Connections] | deque[Connections]
+_MOST_SPARE = 2
+"""Connections that a thread keeps: for its request, and for one that a signal handler makes in the middle of it. What is read bit
+by bit has some of its own meanwhile."""
+_Spare = deque[Connections]
 _NOWHERE = deque[Connections](maxlen=0)
 """What is appended here is kept elsewhere."""
 
@@ -389,13 +392,16 @@ class Transport(Requests):
             raise ClientClosed
         if forks.here() != self._home:
             self._after_fork()
-        spare: list[Connections] = self._local.__dict__.setdefault("spare", [])
+        local = self._local.__dict__
+        spare: _Spare = local.get("spare") or local.setdefault("spare", deque(maxlen=_MOST_SPARE))
         try:
             return spare, spare.pop()
         except IndexError:  # in this thread for the first time, or in a signal handler in the middle of another request
             made = Connections(self._trust, self._network, engine=self.engine, named=self._named)
             with self._lock:
                 self._sessions[made] = None
+                if self._closed:  # meanwhile, by another thread
+                    made.close()
             return spare, made
 
     def _after_fork(self) -> None:

@@ -108,8 +108,10 @@ class Outcomes:
 
     def _until(self, condition: Callable[[], bool], timeout: float | None) -> None:
         with LOCK:
-            waited = self.waited = self.waited or Condition(LOCK)
-            waited.wait_for(condition, timeout)
+            if self.waited is None:
+                made = Condition(LOCK)
+                self.waited = made if self.waited is None else self.waited  # by a handler meanwhile, and others wait there
+            self.waited.wait_for(condition, timeout)
 
     def disregard(self) -> OncelogError | None:
         """Their sender does not wait for them any more. Return the first failure that there is by now: it does not hear of it."""
