@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Generic, TypeVar
 
 from oncelog.api.api import Api
@@ -106,20 +106,21 @@ class Client(_Begins[TransactionAware, TransactionContext, AtomicBatch, AtomicBr
         """Call ``function(tx)`` in a transaction and return what it does; after a conflict again, ``attempts`` times.
 
         Raises:
-            TransactionConflict: the last attempt's. Whatever else fails is raised at once, as by :class:`TransactionContext`.
+            TransactionConflict: the last attempt's. TypeError: it returned an awaitable; that is rolled back.
+                Whatever else fails is raised at once, as by :class:`TransactionContext`.
         """
         check_count("attempts", attempts)
         for attempt in range(attempts - 1):
             context = self.transaction(*participants, long=long, timeout=timeout, buffer_bytes=buffer_bytes)
             try:
                 with context as tx:
-                    return function(tx)
+                    return _returned(function, tx)
             except TransactionConflict:
                 if context.state not in ("aborted", "invalid"):
                     raise  # not this transaction's: it has taken effect
             self._clock.sleep(pause(attempt, random.random()))
         with self.transaction(*participants, long=long, timeout=timeout, buffer_bytes=buffer_bytes) as tx:
-            return function(tx)
+            return _returned(function, tx)
 
 
 class AsyncClient(_Begins[Participant, AsyncTransactionContext, AsyncAtomicBatch, AsyncAtomicBranch], AsyncApi):
@@ -159,3 +160,13 @@ class AsyncClient(_Begins[Participant, AsyncTransactionContext, AsyncAtomicBatch
             await asyncio.sleep(pause(attempt, random.random()))
         async with self.transaction(*participants, long=long, timeout=timeout, buffer_bytes=buffer_bytes) as tx:
             return await function(tx)
+
+
+def _returned(function: Callable[[TransactionContext], T], tx: TransactionContext) -> T:
+    """What the function returns. Raises TypeError for an awaitable: its work would be done behind the commit, or never."""
+    returned = function(tx)
+    if isinstance(returned, Awaitable):
+        if isinstance(returned, Coroutine):
+            returned.close()  # or Python says that it was never awaited
+        raise TypeError(f"function returned {type(returned).__name__!r}, which is to be awaited: that takes an AsyncClient")
+    return returned

@@ -120,6 +120,7 @@ def test_how_long_it_asks_to_be_held() -> None:
         assert Reader("t", client=client).read(timeout=0.02) == []
         assert all(0 <= (request.wait or 0) <= 20 for request in client.asked)
         assert list(Reader("t", client=client, timeout=0)) == []
+        assert Reader("t", client=client, timeout=0).read() == [], "its own timeout, unless another is given"
         assert client.asked[-1].wait == 0
 
 

@@ -312,6 +312,16 @@ def test_a_conflict_and_nothing_else_is_tried_again_in_a_new_transaction(memory:
         memory.run_in_transaction(lambda _: None, attempts=0)
 
 
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_what_is_to_be_awaited_is_not_committed_undone(memory: MemoryClient, attempts: int) -> None:
+    async def work(_: TransactionContext) -> None:
+        raise AssertionError
+
+    with pytest.raises(TypeError, match="AsyncClient"):
+        memory.run_in_transaction(work, attempts=attempts)
+    assert [each.state for each in memory.service.transactions.values()] == ["aborted"]
+
+
 # --- its life -----------------------------------------------------------------------------------------------------------
 
 

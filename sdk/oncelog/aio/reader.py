@@ -116,7 +116,8 @@ class AsyncReader(ReaderTwin[AsyncApi, V], AsyncStream[V]):
             start: ``earliest``; ``latest`` (what is published from now on, and what is not decided yet); a message id: after it,
                 or with ``inclusive`` at it; an offset or an aware datetime: the first message at or after it.
             inclusive: whether the message whose id ``start`` is comes, too.
-            timeout: seconds without a new message after which iteration ends; None never ends, 0 ends at the end of the log.
+            timeout: seconds without a new message after which iteration ends, and ``read`` returns none; None never ends, 0
+                ends at the end of the log.
             namespace: the topic's.
             url: the service's, for a client of its own; else as :class:`oncelog.Client` says.
             client: a :class:`oncelog.Client`, or for asyncio an :class:`oncelog.AsyncClient`; else it makes one of its own.

@@ -15,6 +15,7 @@ from oncelog.process.turns import Loop
 from oncelog.reading.position import ITERATED
 from oncelog.reading.twins import StreamTwin
 from oncelog.values.message import Message
+from oncelog.values.numbers import OWN, Own
 
 
 class AsyncStream(StreamTwin[AsyncApi, V]):
@@ -49,13 +50,13 @@ class AsyncStream(StreamTwin[AsyncApi, V]):
         """Whether a message would be delivered without waiting. Delivers nothing itself."""
         return await self._has_message()
 
-    async def read(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
+    async def read(self, limit: int = 1_000, timeout: float | Own | None = OWN) -> list[Message[V]]:
         """Return messages as soon as there is one, or none after the timeout; in a transaction none at once where the next
         message is undecided.
 
         Args:
             limit: messages at most.
-            timeout: seconds; None waits for ever.
+            timeout: seconds; else those that it was made with. None waits for ever, 0 for nothing.
 
         Raises:
             ReaderClosed, ConsumerClosed, ConsumerFenced, SubscriptionNotFound: for ever. Any other OncelogError: nothing was
@@ -79,7 +80,7 @@ class AsyncStream(StreamTwin[AsyncApi, V]):
             self._loop.check()
             return Message(at.take(1)[0], None, at.source)
         try:
-            messages = await self._deliver(1, self._timeout, ITERATED)
+            messages = await self._deliver(1, OWN, ITERATED)
         except Exception as error:
             shorten(error)
             raise
@@ -95,7 +96,7 @@ class AsyncStream(StreamTwin[AsyncApi, V]):
             raise RuntimeError("it is not open; use it in an async with statement, or await its open()")
         self._loop.check()
 
-    async def _deliver(self, limit: int, timeout: float | None, wanted: int | None = None) -> list[Message[V]]:
+    async def _deliver(self, limit: int, timeout: float | Own | None, wanted: int | None = None) -> list[Message[V]]:
         """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever)."""
         if not await self._poll_ahead(limit, timeout, wanted):
             return []

@@ -97,7 +97,8 @@ class Consumer(Acknowledging[V]):
             start: where a new subscription begins, as of a :class:`oncelog.Reader`; ``latest`` is behind all that could be
                 delivered by now. One that is there goes on behind its last acknowledged message.
             inclusive: whether the message whose id ``start`` is comes, too.
-            timeout: seconds without a new message after which iteration ends; None never ends, 0 ends at the end of the log.
+            timeout: seconds without a new message after which iteration ends, and ``read`` returns none; None never ends, 0
+                ends at the end of the log.
             namespace: the topic's.
             url: the service's, for a client of its own; else as :class:`oncelog.Client` says.
             client: a :class:`oncelog.Client`, or for asyncio an :class:`oncelog.AsyncClient`; else it makes one of its own.

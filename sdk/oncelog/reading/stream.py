@@ -15,6 +15,7 @@ from oncelog.process.procedures import answer_of, drive
 from oncelog.reading.position import ITERATED
 from oncelog.reading.twins import StreamTwin
 from oncelog.values.message import Message
+from oncelog.values.numbers import OWN, Own
 
 
 class Stream(StreamTwin[Api, V]):
@@ -35,13 +36,13 @@ class Stream(StreamTwin[Api, V]):
         self._closed = True
         self._errands.stop()
 
-    def read(self, limit: int = 1_000, timeout: float | None = None) -> list[Message[V]]:
+    def read(self, limit: int = 1_000, timeout: float | Own | None = OWN) -> list[Message[V]]:
         """Return messages as soon as there is one, or none after the timeout; in a transaction none at once where the next
         message is undecided.
 
         Args:
             limit: messages at most.
-            timeout: seconds; None waits for ever.
+            timeout: seconds; else those that it was made with. None waits for ever, 0 for nothing.
 
         Raises:
             ReaderClosed, ConsumerClosed, ConsumerFenced, SubscriptionNotFound: for ever. Any other OncelogError: nothing was
@@ -59,7 +60,7 @@ class Stream(StreamTwin[Api, V]):
     def __enter__(self) -> Self:
         return self
 
-    def _deliver(self, limit: int, timeout: float | None, wanted: int | None = None) -> list[Message[V]]:
+    def _deliver(self, limit: int, timeout: float | Own | None, wanted: int | None = None) -> list[Message[V]]:
         """At most ``limit`` messages: as soon as there is one, or none after ``timeout`` seconds (None waits for ever)."""
         if not drive(self._poll_ahead(limit, timeout, wanted)):
             return []
@@ -75,7 +76,7 @@ class Stream(StreamTwin[Api, V]):
         while not self._closed:
             if not records or self._interrupted or monotonic() >= at.fresh_until:
                 try:
-                    first = self._deliver(1, self._timeout, ITERATED)
+                    first = self._deliver(1, OWN, ITERATED)
                 except (ReaderClosed, ConsumerClosed):
                     return  # by another thread, or a signal handler
                 except Exception as error:

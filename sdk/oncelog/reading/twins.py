@@ -37,7 +37,7 @@ from oncelog.process.tracing import Place, switch
 from oncelog.reading.older import OlderService, stable_offsets
 from oncelog.reading.position import ITERATED, ConsumerPosition, Found, HeldUp, PageSize, PolledAhead, ReaderPosition, Upto
 from oncelog.values.message import Message, Source, check_place
-from oncelog.values.numbers import check_count, check_timeout
+from oncelog.values.numbers import Own, check_count, check_timeout
 from oncelog.values.start import Start, is_latest
 from oncelog.wire.isolation import COMMITTED, Held
 from oncelog.wire.models import Subscription
@@ -174,12 +174,14 @@ class StreamTwin(OfTopic[C], Generic[C, V]):
                 return False
         return True
 
-    async def _poll_ahead(self, limit: int, timeout: float | None, wanted: int | None = None) -> bool:
+    async def _poll_ahead(self, limit: int, timeout: float | Own | None, wanted: int | None = None) -> bool:
         """Poll until there is a message to deliver; False: there is none after ``timeout`` seconds (None waits for ever).
 
         ``wanted``: messages that the first page is to bring, else ``limit``.
         """
         check_count("limit", limit)
+        if isinstance(timeout, Own):
+            timeout = self._timeout
         check_timeout(timeout)
         self._check()
         at = self._at

@@ -7,7 +7,8 @@ ever. Every public argument that takes a number goes through here.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import SupportsIndex
+from enum import Enum
+from typing import Final, SupportsIndex
 
 from oncelog.errors import InvalidRequest
 
@@ -17,6 +18,19 @@ MILLISECOND = 0.001
 """The least of what would be done without a pause otherwise, or could not be done at all."""
 MAX_LONG = 2**63 - 1
 """What travels as Avro's long: sequence ids, offsets, write pointers."""
+
+
+class Own(Enum):
+    """The type of :data:`OWN`."""
+
+    OWN = "own"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+OWN: Final = Own.OWN
+"""The ``timeout`` that a reader or consumer was made with; None would wait for ever."""
 
 
 def check_seconds(name: str, seconds: float, least: float = 0.0) -> None:
