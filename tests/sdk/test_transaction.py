@@ -318,7 +318,7 @@ def test_what_is_to_be_awaited_is_not_committed_undone(memory: MemoryClient, att
         raise AssertionError
 
     with pytest.raises(TypeError, match="AsyncClient"):
-        memory.run_in_transaction(work, attempts=attempts)
+        _ = memory.run_in_transaction(work, attempts=attempts)
     assert [each.state for each in memory.service.transactions.values()] == ["aborted"]
 
 
