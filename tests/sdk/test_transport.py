@@ -111,6 +111,17 @@ def test_an_instance_behind_a_gateway_whose_path_has_the_same_beginning_is_left_
         assert [each.path for each in other.requests] == [f"/v1/v1/namespaces/{name}/topics" for name in ("a", "v1")]
 
 
+@of_threads
+def test_an_instance_whose_answer_breaks_off_is_left_for_another_one_also_where_its_url_has_a_password() -> None:
+    with fake_server(lambda _: Answer(200, b"x", claimed_length=9)) as breaks_off, fake_server(lambda _: Answer(200)) as other:
+        first, second = (fake.url.replace("//", "//ada:secret@") for fake in (breaks_off, other))
+        transport = Transport(f"{first},{second}")
+        with pytest.raises(ConnectionFailed):
+            transport.call("GET", "/v1/x")
+        assert transport._bases == [second, first]
+        transport.close()
+
+
 def test_only_a_refused_connection_is_definite_not_one_that_is_cut_after_sending() -> None:
     with pytest.raises(ConnectionFailed) as caught:
         Transport(f"http://127.0.0.1:{free_port()}").call("POST", "/", b"body", "text/plain")

@@ -68,7 +68,8 @@ class Response:
 
     def __init__(self, url: str, connection: Connection, home: Connections, deadline: Deadline, begun: list[bytes]) -> None:
         """``begun``: what of the body came with the head."""
-        self._url = url
+        self.asked = url
+        """The URL, which is not to be printed."""
         self.status = connection.incoming.status
         self.headers: Mapping[str, str] = connection.incoming.headers
         """Names in lower case."""
@@ -80,7 +81,7 @@ class Response:
     @property
     def url(self) -> str:
         """It as it may be printed."""
-        return self._home.named(self._url)
+        return self._home.named(self.asked)
 
     async def more(self) -> list[bytes] | None:
         """What comes next of the body, as soon as there is any; None at its end. Raises OSError."""
@@ -114,7 +115,7 @@ class Response:
         """Keep the connection for the next request if all of the answer has come, else close it."""
         incoming = self._connection.incoming
         if incoming.complete and incoming.reusable:
-            self._home.keep(_place(self._url).origin, self._connection)
+            self._home.keep(_place(self.asked).origin, self._connection)
         else:
             self._connection.close()
 

@@ -207,7 +207,7 @@ class Requests:
                 _check_content(response)
                 return await _whole(response, most), response.headers
             except FAILURES as error:
-                raise self._failed(response.url, error) from error
+                raise self._failed(response.asked, error) from error
             finally:
                 response.let_go()
         finally:
@@ -243,7 +243,7 @@ class Requests:
         try:
             return await response.more()
         except FAILURES as error:
-            raise self._failed(response.url, error) from error
+            raise self._failed(response.asked, error) from error
 
     async def _send(
         self,
