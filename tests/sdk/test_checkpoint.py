@@ -16,10 +16,12 @@ from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
+from oncelog import Client, Reader
 from oncelog.errors import CheckpointConflict, InvalidMessageId, StaleMessageId
 from oncelog.message_id import MessageId
 from oncelog.sql.checkpoint import Checkpoint
 from oncelog.values.message import Message, Source
+from oncelog.wire.requests import PublishRequest
 from tests.patience import PATIENCE
 from tests.sdk.databases import change, opened, with_effects
 
@@ -278,3 +280,61 @@ def test_what_is_no_position_or_name_is_refused(engine: Engine, checkpoint: Chec
     for key in (("", "t"), ("r", ""), ("r", "t", ""), ("r" * 250, "t")):
         with pytest.raises(ValueError, match="1 to 249"):
             Checkpoint(*key)
+
+
+# --- the reader goes on ---------------------------------------------------------------------------------------------------
+
+
+class Crashed(Exception):
+    pass
+
+
+def worked(engine: Engine, checkpoint: Checkpoint, reader: Reader[bytes], crashes: Iterator[str], seeks: bool) -> list[int]:
+    """What has taken effect once all is read, where each transaction loads the position, as it may."""
+    done: list[int] = []
+    while True:
+        crash = next(crashes, "")
+        try:
+            with engine.begin() as connection:
+                start = checkpoint.load(connection)
+                if seeks:
+                    reader.seek(start or "earliest")
+                if not (messages := reader.read(3, timeout=0)):
+                    return done
+                if crash == "before":
+                    raise Crashed
+                checkpoint.save(connection, messages[-1])
+                if crash == "behind":
+                    raise Crashed
+            done += [message.offset for message in messages]
+        except Crashed:
+            pass
+
+
+@pytest.mark.parametrize("crash", ["before", "behind"])
+def test_after_a_rollback_load_alone_does_not_let_a_reader_go_on(engine: Engine, client: Client, topic: str, crash: str) -> None:
+    client.publish(topic, PublishRequest([b"%d" % number for number in range(9)]))
+    for crashes in ([crash], ["", crash], ["", "", crash]):
+        checkpoint, whole = Checkpoint(f"{len(crashes)}", topic), list(range(9))
+        with Reader(topic, client=client) as reader:
+            if len(crashes) < 3:
+                with pytest.raises(CheckpointConflict, match="left out"):
+                    worked(engine, checkpoint, reader, iter(crashes), seeks=False)
+            else:  # nothing comes behind them: they are still due
+                assert worked(engine, checkpoint, reader, iter(crashes), seeks=False) == whole[:6]
+            with engine.begin() as connection:
+                reader.seek(checkpoint.load(connection) or "earliest")
+            assert worked(engine, checkpoint, reader, iter([]), seeks=False) == whole[3 * len(crashes) - 3 :]
+        with Reader(topic, client=client) as reader:
+            assert worked(engine, Checkpoint(f"seeks {len(crashes)}", topic), reader, iter(crashes), seeks=True) == whole
+
+
+def test_what_was_read_before_the_load_may_be_saved(engine: Engine, client: Client, topic: str) -> None:
+    client.publish(topic, PublishRequest([b"%d" % number for number in range(9)]))
+    checkpoint = Checkpoint("r", topic)
+    with Reader(topic, client=client) as reader, Reader(topic, client=client) as other:
+        other.read(9)
+        while messages := reader.read(2, timeout=0):
+            with engine.begin() as connection:
+                checkpoint.load(connection)
+                checkpoint.save(connection, messages[-1])

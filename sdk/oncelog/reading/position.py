@@ -15,6 +15,8 @@ from enum import Enum, auto
 from itertools import repeat, starmap
 from math import inf
 from typing import Any, NamedTuple
+from uuid import uuid4
+from weakref import WeakValueDictionary
 
 from oncelog.errors import MessagesExpired
 from oncelog.message_id import MessageId
@@ -49,10 +51,24 @@ class Found(Enum):
     """The transaction that reads cannot see what comes next, however long it waits."""
 
 
+_readings = WeakValueDictionary[int | None, "PolledAhead"]()
+"""The readings of this process, by their numbers."""
+
+
+def delivered_by_now(namespace: str, topic: str) -> dict[int | None, bytes]:
+    """Return the ids of the last messages that the readings of a topic in this process have delivered."""
+    found: dict[int | None, bytes] = {}
+    for number, at in list(_readings.items()):
+        last = at.last
+        if last is not None and (at.source.namespace, at.source.topic) == (namespace, topic):
+            found[number] = last["id"]
+    return found
+
+
 class PolledAhead:
     """Holds messages that were polled and not delivered yet, and drops them when they expire."""
 
-    __slots__ = ("_lives", "_since", "fresh_until", "last", "records", "source")
+    __slots__ = ("__weakref__", "_lives", "_since", "fresh_until", "last", "records", "source")
 
     def __init__(self) -> None:
         self.records: deque[Record] = deque()
@@ -66,6 +82,12 @@ class PolledAhead:
         """When the first message that is held expires: it is not delivered after that."""
         self._lives = 0.0, 0, 0
         """When what is held came, the service's time then in ms, and the topic's ttl in ms."""
+
+    def _begin_reading(self) -> None:
+        """Begin another reading, under a number of its own."""
+        _readings.pop(self.source.reading, None)
+        self.source = self.source._replace(reading=uuid4().int)
+        _readings[self.source.reading] = self
 
     @property
     def delivered(self) -> bytes | None:
@@ -150,6 +172,7 @@ class ReaderPosition(PolledAhead):
         self.generation, self.last, self._lost_upto = generation, None, None
         self._next, self._begun, self._since = following, (following, since), since
         self.records.clear()
+        self._begin_reading()
 
     def asks(self, limit: int, wait_ms: int = 0, transaction: bytes | None = None) -> ConsumeRequest:
         """The next poll, held by the service for ``wait_ms`` where there is nothing yet."""
@@ -290,6 +313,7 @@ class ConsumerPosition(PolledAhead):
         self.passed: MessageId | None = None
         """Acknowledged before it was delivered: what lies up to there is not to be delivered any more."""
         self.records.clear()
+        self._begin_reading()
 
     def asks(self, epoch: int, generation: int, limit: int, wait_ms: int = 0) -> ReceiveMessages:
         """The next request for messages, held by the service for ``wait_ms`` where there is nothing yet."""

@@ -36,7 +36,7 @@ from oncelog.process.procedures import Procedure, answer_of
 from oncelog.process.tracing import Place, switch
 from oncelog.reading.older import OlderService, stable_offsets
 from oncelog.reading.position import ITERATED, ConsumerPosition, Found, HeldUp, PageSize, PolledAhead, ReaderPosition, Upto
-from oncelog.values.message import Message, Source, check_place
+from oncelog.values.message import Message, check_place
 from oncelog.values.numbers import Own, check_count, check_timeout
 from oncelog.values.start import Start, is_latest
 from oncelog.wire.isolation import COMMITTED, Held
@@ -79,7 +79,7 @@ class StreamTwin(OfTopic[C], Generic[C, V]):
         check_count("page_size", page_size)
         self._at = at
         self._timeout = timeout
-        at.source = Source(codec_for(codec))
+        at.source = at.source._replace(codec=codec_for(codec))
         self._page_size = PageSize(page_size)
         self._held: Held | None = None
         self._held_up = HeldUp()

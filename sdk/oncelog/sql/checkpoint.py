@@ -14,8 +14,9 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from oncelog.errors import CheckpointConflict
 from oncelog.message_id import SIZE, MessageId
 from oncelog.process.frames import Face
+from oncelog.reading.position import delivered_by_now
 from oncelog.sql.table import NAME_LIMIT, TableOnDemand, Working, check_name
-from oncelog.values.message import Message, check_place
+from oncelog.values.message import Message, check_place, reading_of
 
 
 class _Row(NamedTuple):
@@ -88,6 +89,8 @@ class Checkpoint(Face):
         self._seen: _Row | None = None
         self._generation: int | None = None
         """Of the topic, that the message was of which was saved last; None: that is not known of what the row says."""
+        self._delivered: dict[int | None, bytes] = {}
+        """What readings of this process had delivered of the topic when the row was loaded."""
         self._on_demand = TableOnDemand(self.table)
 
     def load(self, session: Working) -> MessageId | None:
@@ -97,6 +100,7 @@ class Checkpoint(Face):
         """
         self._seen = self._read(self._on_demand.connection(session))
         self._generation = None  # that a start from there belongs to the topic as it is, the service sees
+        self._delivered = delivered_by_now(self.namespace, self.topic)
         return self._seen.position if self._seen else None
 
     def save(self, session: Working, position: MessageId | Message[Any]) -> None:
@@ -105,7 +109,8 @@ class Checkpoint(Face):
         Raises:
             CheckpointConflict: the stored position is not the one this object saw last: another process moved it, or a
                 transaction of this one was rolled back, or a position exists and was never loaded. Roll back, then
-                :meth:`load`.
+                :meth:`load`. Or the reader of this message had delivered others when :meth:`load` was called, which are behind
+                what that answered: their effects were rolled back. Put the reader back there, with :meth:`oncelog.Reader.seek`.
             InvalidMessageId: the message is of another topic. StaleMessageId: it is of another generation of the topic than what
                 this object saved last: the topic was deleted and made anew, or its store restored. Decide what becomes of the
                 effects of the former one, then :meth:`reset`: to None to begin anew, or to a message to go on behind it. A bare
@@ -116,6 +121,7 @@ class Checkpoint(Face):
         target = self._target(position, self._generation)
         connection = self._on_demand.connection(session)
         seen = self._seen
+        self._check_reading(position, seen and seen.position)
         if seen and seen.position and target < seen.position:
             if self._read(connection) != seen:  # most likely rolled back; reset() would be the wrong advice
                 raise self._conflict(connection, seen)
@@ -132,7 +138,7 @@ class Checkpoint(Face):
         target = None if position is None else self._target(position, None)
         connection = self._on_demand.connection(session)
         self._move(connection, self._read(connection), target)
-        self._generation = _generation(position)
+        self._generation, self._delivered = _generation(position), {}
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.name!r}, {self.topic!r}, namespace={self.namespace!r}, table={self.table.name!r})"
@@ -147,6 +153,22 @@ class Checkpoint(Face):
         if not isinstance(position, MessageId):
             raise TypeError(f"a position is a MessageId or a Message, not {type(position).__name__}")
         return position
+
+    def _check_reading(self, position: MessageId | Message[Any], stored: MessageId | None) -> None:
+        """Raises CheckpointConflict: what its reader delivered before the load, behind what that answered, would be left out."""
+        if not isinstance(position, Message) or (before := self._delivered.get(reading_of(position))) is None:
+            return
+        if bytes(position.message_id) <= before or (stored is not None and before <= bytes(stored)):
+            return
+        last, found = MessageId.from_bytes(before), _text(stored)
+        raise CheckpointConflict(
+            f"checkpoint {self.name!r} on {self.namespace}/{self.topic} is at {found or 'none'}, and its reader had come to "
+            f"{last} before load(): those between would be left out. After a rollback put it back to what load() answers, "
+            "with seek(); save each batch, also one without effects",
+            name=self.name,
+            expected=str(last),
+            actual=found,
+        )
 
     def _read(self, connection: sa.Connection) -> _Row | None:
         row = connection.execute(sa.select(self.table.c.position, self.table.c.version).where(self._key)).one_or_none()

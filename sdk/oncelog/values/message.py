@@ -25,6 +25,8 @@ class Source(NamedTuple):
     """None: of a message that was made by hand."""
     generation: int | None = None
     """None: of a service that did not say."""
+    reading: int | None = None
+    """By which reading it was delivered: another one with each start and each seek, in the process of the reader."""
 
 
 class Message(Generic[T_co]):
@@ -139,7 +141,7 @@ class Message(Generic[T_co]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message):
             return NotImplemented
-        return self._source[1:] == other._source[1:] and self._record == other._record
+        return self._source[1:4] == other._source[1:4] and self._record == other._record
 
     def __hash__(self) -> int:
         return hash(self._record["id"])
@@ -167,6 +169,11 @@ def is_of(message: Message[Any], namespace: str | None, topic: str | None, gener
     if message.topic is not None and (message.namespace, message.topic) != (namespace, topic):
         return False
     return None in (generation, message.generation) or message.generation == generation
+
+
+def reading_of(message: Message[Any]) -> int | None:
+    """Return the number of the reading that has delivered a message."""
+    return message._source.reading
 
 
 def check_place(message: Message[Any], namespace: str, topic: str, generation: int | None, whose: str, ways: str = "") -> None:
