@@ -26,6 +26,8 @@ MAX_HEAD_BYTES = 1 << 16
 _USUAL = "content-length content-security-policy content-type date x-content-type-options x-frame-options"
 _NAMES = {name.encode(): name for name in _USUAL.split()}
 """Those of each answer, as the service writes them."""
+_STEADY = {"accept", "authorization", "content-type", "proxy-authorization"}
+"""Headers that are the same for many requests of a client."""
 _CLEAN = re.compile("[!-~]+")
 _SAFE = "!#$%&'()*+,/:;=?@[]~"
 """What a target may hold as it is; the rest is escaped."""
@@ -48,7 +50,9 @@ def request_bytes(method: str, host: str, target: str, headers: Mapping[str, str
 
     ``body``: only its length is in it. Raises UnicodeError: a header is not in Latin-1; ValueError: it would be several lines.
     """
-    head = _head(method, host, target, tuple(headers.items()))
+    # What differs from request to request, the context of a trace, would push the others out.
+    head_of = _head if headers.keys() <= _STEADY else _head.__wrapped__
+    head = head_of(method, host, target, tuple(headers.items()))
     if body is not None or method not in ("GET", "HEAD"):
         return Head(b"%bcontent-length: %d\r\n\r\n" % (head, len(body or b"")))
     return Head(head + b"\r\n")

@@ -265,8 +265,9 @@ class Requests:
         base = self._served.get(part) or self._bases[0]
         url, trusted, named = base + path + (f"?{urlencode(params)}" if params else ""), True, False
         for _ in range(_MAX_REDIRECTS + 1):
-            if self._token is not None and trusted:
-                headers["authorization"] = authorization(self._token)
+            token = self._token  # once: another thread may carry another one
+            if token is not None and trusted:
+                headers["authorization"] = authorization(token)
             else:
                 headers.pop("authorization", None)  # a token is for the service it was given for
             if isinstance(deadline.watch, _Watch):
@@ -325,7 +326,8 @@ class Requests:
 
     async def named_by(self, connections: Connections, base: str, question: str, deadline: Deadline) -> str | None:
         """Ask an instance who serves something: that is itself if it answers, or whom it names. None: it does not say."""
-        headers = {} if self._token is None else {"authorization": authorization(self._token)}
+        token = self._token
+        headers = {} if token is None else {"authorization": authorization(token)}
         with suppress(OncelogError, *FAILURES):
             response = await connections.ask("GET", base + question, None, headers, deadline)
             try:

@@ -197,9 +197,9 @@ class Shell:
 
     def disregard(self, outcome: Outcome | Outcomes, error: BaseException) -> None:
         """Its caller hears of ``error`` instead, and of no failure of a message, come or to come: flush tells."""
-        failure = outcome.disregard()
-        if failure is not None and failure is not error.__cause__:
-            with self._lock:
+        with self._lock:  # which also who adds a message to what is awaited holds
+            failure = outcome.disregard()
+            if failure is not None and failure is not error.__cause__:
                 self.core.untold(failure)
 
     # --- the end
