@@ -144,7 +144,7 @@ def test_in_a_forked_child_it_raises(house: RunningService) -> None:
         lambda client: AsyncReader("t", client=client).__aenter__(),
         lambda client: AsyncConsumer("t", "s", client=client).__aenter__(),
         lambda client: client.transaction().__aenter__(),
-        lambda client: client.atomic().send("t", b"x"),
+        lambda client: client.atomic().abort(),
         lambda client: client.run_in_transaction(lambda _: None),
     ],
 )

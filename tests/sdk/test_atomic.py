@@ -131,18 +131,30 @@ def test_the_blocks_error_gets_out_even_if_the_service_cannot_be_told(house: Run
             batch.send(topics[0], b"never")
             raise ZeroDivisionError
         assert batch.id in caught.value.__notes__[0]
-        other = client.atomic("g", buffer_bytes=0)
-        other.send(topics[0], b"never")
-        with pytest.raises(OncelogError):
-            other.abort()
+        with client.atomic("g", buffer_bytes=0) as other:
+            other.send(topics[0], b"never")
+            with pytest.raises(OncelogError):
+                other.abort()
 
 
 def test_one_whose_begin_was_lost_can_be_aborted(house: RunningService, topics: list[str]) -> None:
-    with meeting(house.url, lambda each: "request" if each.path.endswith("/atomic") else None, retry=0) as (client, _):
-        batch = client.atomic("g", buffer_bytes=0)
+    with (
+        meeting(house.url, lambda each: "request" if each.path.endswith("/atomic") else None, retry=0) as (client, _),
+        client.atomic("g", buffer_bytes=0) as batch,
+    ):
         with pytest.raises(ConnectionFailed):
             batch.send(topics[0], b"never")
         batch.abort()
+
+
+@pytest.mark.parametrize("make", [Client.atomic, lambda client: client.atomic_branch("i")], ids=["atomic", "branch"])
+def test_outside_of_its_block_it_takes_nothing_that_nobody_would_commit(client: Client, make: Callable[[Client], Any]) -> None:
+    each = make(client)
+    with pytest.raises(TransactionClosed, match="with block"):
+        each.send("t", b"never")
+    assert each.buffered_bytes == 0
+    with each:
+        each.abort()
 
 
 def test_it_can_be_committed_and_aborted_by_hand_and_ends_once(client: Client, topics: list[str]) -> None:
@@ -187,7 +199,7 @@ def test_a_commit_without_an_answer_is_in_doubt_and_its_outcome_can_be_asked_for
         meeting(house.url, lambda _: next(fates), retry=0.05) as (through, _),
         Producer(topics[0], url=house.url, name="p") as producer,
     ):
-        batch = AtomicBatch(through, "g", delivery_timeout=0.1)
+        batch = AtomicBatch(through, "g", delivery_timeout=0.1).__enter__()
         batch.send(topics[0], b"1", producer=producer)
         with pytest.raises(TransactionInDoubt) as caught:
             batch.commit()
@@ -243,7 +255,7 @@ def test_a_commit_that_another_one_overtook_got_through_only_if_it_carried_nothi
         return UNCLEAR
 
     with meeting(house.url, at_commits(overtake)) as (through, _):
-        batch = AtomicBatch(through, "g", id=chosen)
+        batch = AtomicBatch(through, "g", id=chosen).__enter__()
         for payload in carried:
             batch.send(topics[0], payload)
         if carried:

@@ -169,7 +169,7 @@ def test_wherever_an_atomic_commit_is_interrupted_it_is_not_aborted_if_it_is_com
     kinds = cycle(INTERRUPTIONS)
     for at in count(1, 3):
         with Producer[bytes](topic, name=f"p{at}", client=client) as producer:
-            batch = client.atomic(group="orders")
+            batch = client.atomic(group="orders").__enter__()
             batch.send(topic, b"%d" % at, producer=producer)
             place = interrupted(at, next(kinds), batch.commit, ATOMIC)
             with suppress(TransactionClosed):

@@ -185,22 +185,22 @@ def test_a_resend_in_another_trace_is_a_plain_duplicate(client: Client, topic: s
 def test_an_atomic_commit_that_comes_again_in_another_trace_is_the_same(client: Client, topic: str, spans: Spans) -> None:
     chosen = uuid4().hex
     for _ in range(2):
-        batch = client.atomic(group="g", id=chosen)
-        batch.send(topic, b"a", properties={"x": "1"})
-        batch.send(topic, b"b")
-        assert batch.commit().state == "committed"
-    other = client.atomic(group="g", id=chosen)
-    other.send(topic, b"a", properties={"x": "2"})
-    other.send(topic, b"b")
-    with pytest.raises(TransactionNotInProgress):
-        other.commit()
+        with client.atomic(group="g", id=chosen) as batch:
+            batch.send(topic, b"a", properties={"x": "1"})
+            batch.send(topic, b"b")
+            assert batch.commit().state == "committed"
+    with client.atomic(group="g", id=chosen) as other:
+        other.send(topic, b"a", properties={"x": "2"})
+        other.send(topic, b"b")
+        with pytest.raises(TransactionNotInProgress):
+            other.commit()
     assert len(read(client, topic)) == 2
 
 
 def test_what_is_staged_again_in_another_trace_is_the_same(client: Client, topic: str, spans: Spans) -> None:
     chosen = uuid4().hex
     for _ in range(2):  # the first process is killed before it commits
-        batch = client.atomic(group="g", id=chosen, buffer_bytes=0)
+        batch = client.atomic(group="g", id=chosen, buffer_bytes=0).__enter__()
         batch.send(topic, b"a", properties={"x": "1"})
         batch.send(topic, b"b")
     assert batch.commit().state == "committed"
@@ -208,9 +208,8 @@ def test_what_is_staged_again_in_another_trace_is_the_same(client: Client, topic
 
 
 def test_messages_of_transactions_and_atomic_commits_carry_their_calls(client: Client, topic: str, spans: Spans) -> None:
-    batch = client.atomic(group="g")
-    batch.send(topic, b"a")
-    batch.commit()
+    with client.atomic(group="g") as batch:
+        batch.send(topic, b"a")
     with client.transaction() as transaction:
         transaction.send(topic, b"b")
     sent = spans.named(f"send default/{topic}", 2)
@@ -218,10 +217,9 @@ def test_messages_of_transactions_and_atomic_commits_carry_their_calls(client: C
 
 
 def test_a_large_message_in_a_transaction_carries_nothing(client: Client, topic: str, spans: Spans) -> None:
-    batch = client.atomic(group="g")
-    batch.send(topic, bytes(300_000))
-    batch.send(topic, bytes(200_000))
-    batch.commit()
+    with client.atomic(group="g") as batch:
+        batch.send(topic, bytes(300_000))
+        batch.send(topic, bytes(200_000))
     assert [bool(each.properties) for each in read(client, topic)] == [False, True]
 
 

@@ -343,6 +343,18 @@ def test_a_context_is_for_one_transaction(memory: MemoryClient) -> None:
             use()
 
 
+def test_one_that_is_dropped_before_its_end_is_named(memory: MemoryClient) -> None:
+    with pytest.warns(ResourceWarning, match="transaction 1 was neither finished nor aborted"):
+        memory.transaction().start()
+
+
+def test_what_it_is_shown_as_says_which_it_is_and_how_far(memory: MemoryClient) -> None:
+    context = memory.transaction()
+    assert repr(context) == "TransactionContext(transaction_id=None, state='new')"
+    with context:
+        assert repr(context) == "TransactionContext(transaction_id=1, state='in_progress')"
+
+
 def test_an_abort_tells_what_went_wrong_with_it(memory: MemoryClient) -> None:
     context = context_of(memory, {"a.rollback_tx": ZeroDivisionError(), "b.rollback_tx": KeyError(), "c.rollback_tx": False})
     context.start()

@@ -120,10 +120,10 @@ def say(lost: str) -> None:
         warnings.warn(lost, ResourceWarning, stacklevel=2)
 
 
-def unclosed(what: object, home: int) -> None:
-    """Warn of something that is dropped in the process where it was made without being closed, unless that process ends."""
+def unclosed(what: object, home: int, said: str = "was not closed") -> None:
+    """Warn of something that is dropped in the process where it was made without being ended, unless that process ends."""
     if forks.here() == home and home not in over:
-        warnings.warn(f"{what} was not closed", ResourceWarning, stacklevel=3, source=what)
+        warnings.warn(f"{what} {said}", ResourceWarning, stacklevel=3, source=what)
 
 
 @contextmanager

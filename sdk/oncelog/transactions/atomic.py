@@ -71,12 +71,16 @@ class _Messages(Face):
         self._last_named: dict[tuple[str, str, str], int] = {}
         self._size = 0
         self._messages = 0
+        self._entered = False
         self._begun = False
         self._may_be_repeated = id is not None
         """Another process may have committed under the id, before it was killed."""
         self._committed_before = False
         self._failure: BaseException | None = None
         self._state: State = "in_progress"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(id={self.id!r}, group={self.group!r}, state={self._state!r})"
 
     @property
     def buffered_bytes(self) -> int:
@@ -118,7 +122,7 @@ class _Messages(Face):
             expected_key_offset: the offset of the newest message with the same key; None says that no message has it yet.
 
         Raises:
-            TransactionClosed: it has ended, or one of its messages failed before.
+            TransactionClosed: its block was not entered, or it has ended, or one of its messages failed before.
             OncelogError: staging what exceeds the buffer failed; it cannot be committed any more.
         """
         message = outgoing(
@@ -141,6 +145,7 @@ class _Messages(Face):
 
     async def _add(self, topic: str, message: Outgoing, space: str, producer: AnyProducer | str | None) -> None:
         with await self._lock.come():
+            self._require_entered()
             self._require_running()
             number = await self._number(space, topic, producer, message.sequence_id)
             # Not before: only then it is sure to keep its name until the end.
@@ -182,6 +187,11 @@ class _Messages(Face):
     def _require(self, state: State) -> None:
         if self._state != state:
             raise TransactionClosed(f"{self.id} is {self._state.replace('_', ' ')}; begin another one")
+
+    def _require_entered(self) -> None:
+        """Outside of the block nobody would commit what is sent."""
+        if not self._entered:
+            raise TransactionClosed(f"{self.id} has not started; send in its with block, at whose end it is done")
 
     def _require_running(self) -> None:
         self._require("in_progress")
@@ -449,6 +459,7 @@ class _Blocks(_Messages):
     abort = driven(_Messages._abort)
 
     def __enter__(self) -> Self:
+        self._entered = True
         return self
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:
@@ -460,6 +471,7 @@ class _Awaits(_Messages):
     abort = _Messages._abort
 
     async def __aenter__(self) -> Self:
+        self._entered = True
         return self
 
     async def __aexit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:

@@ -18,7 +18,7 @@ from oncelog.errors import (
     TransactionInDoubt,
     TransactionNotInProgress,
 )
-from oncelog.process import forks
+from oncelog.process import exits, forks
 from oncelog.process.frames import Face
 from oncelog.process.procedures import answer_of, drive, driven
 from oncelog.producing.twins import codec_of
@@ -72,6 +72,16 @@ class _Transaction(Face):
         self._tx: Transaction | None = None
         self._state: State = "new"
         self._home = forks.here()
+
+    def __del__(self) -> None:
+        if getattr(self, "_tx", None) is not None and self._state == "in_progress":
+            exits.unclosed(self, self._home, "was neither finished nor aborted: readers wait for it until its time is over")
+
+    def __str__(self) -> str:
+        return "a transaction" if self._tx is None else f"transaction {self.transaction_id}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(transaction_id={self._tx and self._tx.transaction_id}, state={self._state!r})"
 
     @property
     def state(self) -> State:
