@@ -345,6 +345,14 @@ def test_a_relay_that_hangs_in_the_middle_of_a_change_does_not_hold_up_the_other
     assert shop.got() == [b"0"]
 
 
+def test_a_relay_that_is_started_is_busy_itself(shop: Shop) -> None:
+    with shop.relay() as relay:
+        for refused in (relay.run, relay.run_once, relay.renumber):
+            with pytest.raises(OutboxBusy, match="this relay"):
+                refused()
+    assert relay.run_once() == 0
+
+
 def test_beside_a_relay_that_lives_there_is_no_other_and_a_dead_one_is_followed(shop: Shop, time: Time) -> None:
     first, second = (shop.relay(takeover=8.0) for _ in range(2))
     database = shop.database()

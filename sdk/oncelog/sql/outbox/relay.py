@@ -189,8 +189,13 @@ class OutboxRelay(Face):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """The relay does nothing else meanwhile, and leaves the outbox to others then. Raises Forked: it is the parent's."""
+        """The relay does nothing else meanwhile, and leaves the outbox to others then.
+
+        Raises Forked: it is the parent's. OutboxBusy: its own thread is at it, for as long as it is started.
+        """
         self._check_made_here()
+        if self._thread not in (None, threading.current_thread()):
+            raise self._holder.busy("this relay, in a thread of its own")
         with self._running:
             try:
                 yield
