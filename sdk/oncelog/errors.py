@@ -548,7 +548,7 @@ class MixedSequenceIds(OncelogError):
 
 
 class SequenceIdNotRising(OncelogError):
-    __doc__ = "Sequence ids must strictly rise from one message of a producer to the next."
+    __doc__ = "Sequence ids must strictly rise from one message of a producer to the next; nothing was sent."
 
     last: int
     received: int

@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 import runpy
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 from textwrap import dedent
@@ -119,6 +120,30 @@ def test_a_member_is_called_as_it_is_documented(kind: type) -> None:
             assert isinstance(documented, ast.FunctionDef)
             named = {each.arg for each in (*documented.args.args, *documented.args.kwonlyargs, documented.args.vararg) if each}
             assert named <= inspect.signature(getattr(kind, name)).parameters.keys(), name
+
+
+def first_column(page: Path, head: str) -> list[str]:
+    """What stands as code in the first column of the table that has this head; a cell may have several names, or none."""
+    table = re.search(rf"^\| {re.escape(head)} \|.*\n\|[-|]+\n((?:\|.*\n)+)", page.read_text("utf-8"), re.MULTILINE)
+    assert table, f"{page.name} has no table {head!r}"
+    return [name for cell in re.findall(r"^\|(.*?)\|", table[1], re.MULTILINE) for name in re.findall(r"`(.+?)`", cell)]
+
+
+def test_each_argument_that_is_a_time_has_its_unit_in_the_table_of_units() -> None:
+    methods = [call for kind in MADE for name, call in inspect.getmembers(kind, callable) if not name.startswith("_")]
+    arguments = [each for call in (*MADE, *methods) for each in inspect.signature(call).parameters.values()]
+    times = {each.name for each in arguments if "float" in str(each.annotation) or each.name == "ttl"}
+    assert set(first_column(DOCS / "python.md", "argument | of")) == times
+
+
+def test_both_pages_list_the_properties_of_a_topic() -> None:
+    listed = first_column(DOCS / "python.md", "property | unit")
+    assert [*listed, GENERATION] == first_column(DOCS / "http.md", "property | default")
+
+
+def test_the_readme_lists_each_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    assert set(first_column(ROOT / "README.md", "extra")) == extras.keys()
 
 
 @pytest.mark.parametrize("kind", TOLD, ids=lambda kind: kind.__name__)

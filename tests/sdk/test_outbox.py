@@ -184,7 +184,7 @@ def test_what_cannot_be_published_anywhere_is_refused_when_it_is_added(shop: Sho
             shop.outbox.add(connection, "t", b"", namespace="a.b")
         with pytest.raises(TypeError, match="bytes"):
             shop.outbox.add(connection, "t", "text")
-        with pytest.raises(InvalidRequest, match="ttl"):
+        with pytest.raises(InvalidRequest, match="ttl in seconds"):
             shop.outbox.add(connection, "t", b"", ttl=0)
     assert shop.left() == 0
     with pytest.raises(ValueError, match="name"):

@@ -236,6 +236,8 @@ def test_an_id_that_was_passed_over_is_refused_and_a_repeated_one_is_sent_again(
         with pytest.raises(errors.SequenceIdNotRising) as caught:
             shell.put(sequence_id=late)
         assert (caught.value.last, caught.value.received) == (9, late)
+        assert "nothing was sent, and resume will pass over it" in str(caught.value)
+        assert "Send it under a number above 9" in str(caught.value)
     shell.run()
     assert [list(request.sequence_ids or ()) for _, request in shell.requests] == [[5, 9], [1, 2, 5, 9]]
 

@@ -64,7 +64,9 @@ class Numbers:
         at = bisect_left(ranges, (given + 1,)) - 1
         if given > (ranges[at][1] if at >= 0 else self._forgotten):
             raise SequenceIdNotRising(
-                f"sequence id {given} was passed over: {highest} was sent before it; nothing was sent",
+                f"sequence id {given} was passed over: {highest} was sent before it; nothing was sent, and resume will pass over "
+                f"it, too. Send it under a number above {highest}; where several threads send, let one of them give the numbers "
+                "and send, or hold a lock around both",
                 last=highest,
                 received=given,
             )

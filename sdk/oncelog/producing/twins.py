@@ -64,7 +64,11 @@ class ProducerTwin(OfTopic[C], Generic[C, V]):
         return self._sender.core.last_message_id
 
     def resume(self, rows: Iterable[X], *, sequence_id: Callable[[X], int]) -> Iterator[X]:
-        """Yield those of ``rows`` whose sequence id is above what is already persisted. One-shot iterators are fine."""
+        """Yield those of ``rows`` whose sequence id is above what is already persisted. One-shot iterators are fine.
+
+        Send them in this order, from one thread: a row whose number was overtaken is refused (SequenceIdNotRising), and passed
+        over by every later ``resume``.
+        """
         try:
             for row in rows:
                 number = sequence_id(row)

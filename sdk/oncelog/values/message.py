@@ -101,7 +101,7 @@ class Message(Generic[T_co]):
 
     @property
     def key(self) -> bytes | None:
-        """The key it was published with, or None."""
+        """The key it was published with, or None. It is bytes, also where it was given as a str: that was sent as UTF-8."""
         key: bytes | None = self._record["key"]
         return key
 

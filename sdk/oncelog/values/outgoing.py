@@ -129,7 +129,7 @@ def checked_extras(
     if properties:
         check_mark(payload, properties)
     if ttl is not None:
-        check_long("ttl", ttl, 1)
+        check_long("ttl in seconds", ttl, 1)
     return key
 
 
