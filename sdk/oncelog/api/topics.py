@@ -82,7 +82,11 @@ class AsyncApi(Face, TokenCalls):
         *,
         exist_ok: bool = False,
     ) -> None:
-        """Create a topic. Raises TopicExists unless ``exist_ok`` (an existing topic's properties are left alone)."""
+        """Create a topic. Raises TopicExists unless ``exist_ok`` (an existing topic's properties are left alone).
+
+        ``properties``: ``ttl`` (seconds, default a week), ``deduplication``, ``transactional``, ``check.expected.offsets``,
+        ``max.messages.per.second``, ``max.bytes.per.second``, ``max.bytes``, ``max.bytes.policy``.
+        """
         try:
             await self._put(topic_path(namespace, topic), _as_strings(properties))
         except TopicExists:
@@ -97,7 +101,7 @@ class AsyncApi(Face, TokenCalls):
         *,
         expected: Mapping[str, str] | None = None,
     ) -> None:
-        """Replace all properties. Raises TopicNotFound.
+        """Replace all properties, as of :meth:`create_topic`: one that is not named has its default again. Raises TopicNotFound.
 
         ``expected``: what :meth:`topic` had said they are, all of them. Raises PropertiesChanged, which carries what they are
         now, where somebody has changed them meanwhile, or has made the topic anew; nothing was done then.
@@ -240,7 +244,8 @@ class AsyncApi(Face, TokenCalls):
         return parse(NamespacePolicies, await self._get(f"/v1/namespaces/{quoted(namespace)}/policies"))
 
     async def set_policies(self, policies: NamespacePolicies, namespace: str = DEFAULT_NAMESPACE) -> None:
-        """Replace the policies of a namespace."""
+        """Replace the policies of a namespace: one that is None has its default again. The class is that of
+        ``oncelog.wire.models``."""
         await self._put(f"/v1/namespaces/{quoted(namespace)}/policies", policies.to_wire())
 
     # --- producers

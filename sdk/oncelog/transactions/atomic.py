@@ -116,7 +116,7 @@ class _Messages(Face):
             sequence_id: rises from message to message of a producer; without it the SDK numbers.
             key: what the message is about; a str is sent as UTF-8.
             properties: further things to say of it, by name.
-            ttl: seconds that it lives; shorter than the topic's.
+            ttl: seconds that it lives, at most the topic's.
             expected_offset: the offset that it gets.
             expected_last_id: the id of the newest message of the topic; ``MessageId.NONE`` says that none was ever published.
             expected_key_offset: the offset of the newest message with the same key; None says that no message has it yet.

@@ -136,7 +136,7 @@ class _Transaction(Face):
             sequence_id: rises from message to message of ``producer``; without it the SDK numbers.
             key: what the message is about; a str is sent as UTF-8.
             properties: further things to say of it, by name.
-            ttl: seconds that it lives; shorter than the topic's.
+            ttl: seconds that it lives, at most the topic's.
 
         Raises:
             TransactionClosed: the transaction has ended, or one of its messages failed before.

@@ -126,7 +126,7 @@ class Outbox(Face):
             payload: bytes, or what the outbox's codec turns into bytes.
             key: what the message is about; a str is sent as UTF-8.
             properties: further things to say of it, by name.
-            ttl: seconds that it lives, from when it is published; shorter than the topic's.
+            ttl: seconds that it lives, from when it is published, at most the topic's.
             namespace: the topic's.
 
         Raises:
