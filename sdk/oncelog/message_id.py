@@ -55,7 +55,9 @@ class MessageId:
 
     @classmethod
     def parse(cls, text: str) -> MessageId:
-        """The id with this text form. Raises ValueError unless it is 40 hex digits."""
+        """The id with this text form. Raises ValueError unless it is 40 hex digits, TypeError for no text."""
+        if not isinstance(text, str):
+            raise TypeError(f"the text form of a message id is a str, not {text!r}")
         if len(text) != 2 * SIZE or not all(digit in "0123456789abcdefABCDEF" for digit in text):
             raise ValueError(f"the text form of a message id is {2 * SIZE} hex digits, not {text[:100]!r}")
         return cls.from_bytes(bytes.fromhex(text))

@@ -80,9 +80,9 @@ def topic(client: Client) -> str:
 
 
 @pytest.fixture
-def filled(client: Client, topic: str) -> str:
+def filled(house: RunningService, topic: str) -> str:
     """A topic of ten messages."""
-    with Producer[bytes](topic, client=client) as producer:
+    with Producer[bytes](topic, url=house.url) as producer:
         producer.send_batch([b"%d" % number for number in range(10)])
     return topic
 

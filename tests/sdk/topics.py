@@ -7,7 +7,7 @@ from oncelog import Client, Reader
 
 def stored(client: Client, topic: str) -> list[tuple[int | None, bytes]]:
     """(sequence id, payload) of everything in the topic, in its order; offsets are dense."""
-    with Reader(topic, client=client, timeout=0) as reader:
+    with Reader(topic, url=client.url, timeout=0) as reader:
         messages = list(reader)
     assert [message.offset for message in messages] == list(range(len(messages)))
     return [(message.sequence_id, message.payload) for message in messages]

@@ -23,6 +23,7 @@ from oncelog.values.numbers import MILLISECOND, check_seconds, check_timeout
 from oncelog.values.start import Start, start_position
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Subscription
+from oncelog.wire.names import check_subscription
 
 # threads:
 # from oncelog.process.procedures import drive
@@ -134,6 +135,7 @@ class AsyncConsumer(AsyncAcknowledging[V]):
         """
         check_seconds("ack_interval", ack_interval, MILLISECOND)
         start_position(start, inclusive)
+        check_subscription(subscription)
         super().__init__(ConsumerPosition(), timeout, codec, page_size)
         self._connect(topic, namespace, client, url, verify, cert, proxy)
         self._prepare()

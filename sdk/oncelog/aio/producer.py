@@ -25,6 +25,7 @@ from oncelog.producing.core import DELIVERY_SECONDS, MAX_PENDING, MAX_PENDING_BY
 from oncelog.producing.cutting import Bounds
 from oncelog.producing.shell import Address
 from oncelog.producing.twins import ProducerTwin
+from oncelog.values.arguments import check_flag
 from oncelog.values.expectation import UNCHECKED, Unchecked
 from oncelog.values.numbers import check_count, check_long, check_seconds, check_timeout
 from oncelog.values.outgoing import outgoing
@@ -185,6 +186,7 @@ class AsyncProducer(ProducerTwin[AsyncApi, V]):
         check_count("max_pending_bytes", max_pending_bytes)
         check_seconds("delivery_timeout", delivery_timeout)
         check_seconds("exit_timeout", exit_timeout)
+        check_flag("stop_on_refusal", stop_on_refusal)
         self._connect(topic, namespace, client, url, verify, cert, proxy)
         self._codec = codec_for(codec)
         self._exit_timeout = exit_timeout

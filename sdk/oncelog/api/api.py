@@ -20,7 +20,9 @@ from oncelog.process.clock import REAL, Clock
 from oncelog.process.deprecated import deprecated
 from oncelog.process.frames import Face, shorten
 from oncelog.process.procedures import answer_of, driven
+from oncelog.values.arguments import check_kind
 from oncelog.wire.media import DEFAULT_NAMESPACE
+from oncelog.wire.names import check_namespace, check_topic
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -222,6 +224,15 @@ def outage_of(client: AnyApi) -> Outage:
     return client._outage
 
 
+def check_client(clients: type[Any], client: object, **own: object) -> None:
+    """Raises TypeError for a client that is none, or of the other twin, or beside ``own``, arguments for another one."""
+    if client is None:
+        return
+    check_kind("client", client, clients, "an AsyncClient" if issubclass(clients, AsyncApi) else "a Client")
+    if given := [name for name, value in own.items() if value is not None]:
+        raise TypeError(f"client has its own {given[0]}; give client or {given[0]}, not both")
+
+
 class OfTopic(Face, Generic[C]):
     """Works on one topic, through a client that it was given or through one of its own."""
 
@@ -232,6 +243,9 @@ class OfTopic(Face, Generic[C]):
     ) -> None:
         if not isinstance(topic, str):
             raise TypeError(f"{type(self).__name__}(topic, …) takes the name of one topic, not a {type(topic).__name__}")
+        check_topic(topic)
+        check_namespace(namespace)
+        check_client(self._clients, client, url=url, verify=verify, cert=cert, proxy=proxy)
         self._topic = topic
         self._namespace = namespace
         self._owns_client = client is None

@@ -28,6 +28,7 @@ from oncelog.wire.codec import decode_polled
 from oncelog.wire.isolation import read_headers
 from oncelog.wire.media import JSON, ONCELOG_AVRO
 from oncelog.wire.models import Resource
+from oncelog.wire.names import check_namespace, check_topic
 from oncelog.wire.requests import Polled
 
 _log = logging.getLogger("oncelog.client")
@@ -313,10 +314,19 @@ def quoted(name: str) -> str:
     return quote(name, safe="")
 
 
-@lru_cache(maxsize=1_024)
 def topic_path(namespace: str, topic: str) -> str:
-    """The address of a topic."""
-    return f"/v1/namespaces/{quoted(namespace)}/topics/{quoted(topic)}"
+    """The address of a topic. Raises InvalidRequest for what is no name, TypeError for what is no text."""
+    try:
+        return _topic_path(namespace, topic)
+    except TypeError:
+        check_topic(topic)  # what cannot be looked up, as a list, is no text
+        check_namespace(namespace)
+        raise
+
+
+@lru_cache(maxsize=1_024)
+def _topic_path(namespace: str, topic: str) -> str:
+    return f"/v1/namespaces/{check_namespace(namespace)}/topics/{check_topic(topic)}"
 
 
 def as_request(kind: type[Resource], what: str, **fields: object) -> dict[str, object]:
@@ -324,7 +334,8 @@ def as_request(kind: type[Resource], what: str, **fields: object) -> dict[str, o
     try:
         return kind(**fields).to_wire()
     except ValidationError as error:
-        raise InvalidRequest(f"not {what}: {error}") from None
+        wrong = (f"{'.'.join(map(str, each['loc']))} is {each['input']!r:.100}: {each['msg'].lower()}" for each in error.errors())
+        raise InvalidRequest(f"not {what}: {'; '.join(wrong)}") from None
 
 
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)  # to make one takes longer than to use it

@@ -18,6 +18,7 @@ from oncelog.errors import InvalidResponse, NotSupported, OncelogError, TopicExi
 from oncelog.http.transport import MAX_JSON_BYTES, READ_SECONDS
 from oncelog.message_id import MessageId
 from oncelog.process.frames import Face
+from oncelog.values.arguments import check_kind, check_mapping
 from oncelog.values.numbers import MAX_LONG, check_long, check_seconds, check_timeout
 from oncelog.wire.codec import (
     encode_consume_request,
@@ -246,6 +247,7 @@ class AsyncApi(Face, TokenCalls):
     async def set_policies(self, policies: NamespacePolicies, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Replace the policies of a namespace: one that is None has its default again. The class is that of
         ``oncelog.wire.models``."""
+        check_kind("policies", policies, NamespacePolicies, "a NamespacePolicies of oncelog.wire.models")
         await self._put(f"/v1/namespaces/{quoted(namespace)}/policies", policies.to_wire())
 
     # --- producers
@@ -386,6 +388,7 @@ def _producer_path(namespace: str, topic: str, name: str) -> str:
 
 
 def _as_strings(properties: Mapping[str, PropertyValue] | None) -> dict[str, str]:
+    check_mapping("properties", properties)
     return {
         name: ("true" if value else "false") if isinstance(value, bool) else str(value)
         for name, value in (properties or {}).items()

@@ -35,6 +35,8 @@ def chosen_token(token: str | None = None, environment: Mapping[str, str] = os.e
 
     A line's end behind it does not count. Raises ValueError, which does not show it: it cannot be one, or the file is of no use.
     """
+    if token is not None and not isinstance(token, str):
+        raise TypeError(f"token is a str, not of type {type(token).__name__}")
     found = Secret(token or environment.get("ONCELOG_TOKEN") or "")
     if found:
         return checked(found, "the token")

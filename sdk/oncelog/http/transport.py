@@ -99,6 +99,8 @@ class Requests:
         """
         self._network = self._sockets() if network is None else network
         self.clock = clock
+        if url is not None and not isinstance(url, str):
+            raise TypeError(f"url is a str, as {DEFAULT_URL!r}, not of type {type(url).__name__}")
         named = (url or os.environ.get("ONCELOG_URL") or DEFAULT_URL).strip()
         self.engine = InProcess(named) if names_a_store(named) else None
         """What opens a store in this process; None: this is a service's URL."""

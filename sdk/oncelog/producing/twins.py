@@ -13,6 +13,7 @@ from oncelog.process.frames import shorten
 from oncelog.process.tracing import Place, Span, Tracing
 from oncelog.producing.batching import Batch
 from oncelog.producing.shell import Address, Shell
+from oncelog.values.arguments import check_call
 from oncelog.values.expectation import UNCHECKED, expectation
 from oncelog.values.numbers import check_long
 from oncelog.values.outgoing import Outgoing, carrying, outgoing_columns
@@ -69,6 +70,7 @@ class ProducerTwin(OfTopic[C], Generic[C, V]):
         Send them in this order, from one thread: a row whose number was overtaken is refused (SequenceIdNotRising), and passed
         over by every later ``resume``.
         """
+        check_call("sequence_id", sequence_id)
         try:
             for row in rows:
                 number = sequence_id(row)

@@ -21,6 +21,7 @@ from oncelog.values.numbers import MILLISECOND, check_seconds, check_timeout
 from oncelog.values.start import Start, start_position
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import Subscription
+from oncelog.wire.names import check_subscription
 
 
 class Consumer(Acknowledging[V]):
@@ -113,6 +114,7 @@ class Consumer(Acknowledging[V]):
         """
         check_seconds("ack_interval", ack_interval, MILLISECOND)
         start_position(start, inclusive)
+        check_subscription(subscription)
         super().__init__(ConsumerPosition(), timeout, codec, page_size)
         self._connect(topic, namespace, client, url, verify, cert, proxy)
         self._prepare()

@@ -108,7 +108,9 @@ class TableOnDemand:
         elif isinstance(session, Connection):
             connection = session
         else:
-            raise TypeError(f"what is needed is the Session or Connection of the effects, not {type(session).__name__}")
+            kind = type(session)
+            given = f"a {kind.__name__} of {kind.__module__}"
+            raise TypeError(f"what is needed is SQLAlchemy's Session or Connection of the effects, not {given}")
         if in_autocommit(connection):
             raise no_transaction("the connection")
         if connection.engine not in self._engines_with_table:

@@ -30,6 +30,7 @@ from oncelog.producing.twins import codec_of
 from oncelog.transactions.chunks import Origin, TopicChunks
 from oncelog.transactions.enlisted_producers import EnlistedProducers
 from oncelog.transactions.twins import PRODUCERS, AnyProducer, turn_of
+from oncelog.values.arguments import check_kind
 from oncelog.values.expectation import UNCHECKED, Unchecked
 from oncelog.values.numbers import check_count, check_long, check_seconds, milliseconds
 from oncelog.values.outgoing import CARRIES, Outgoing, carrying, outgoing
@@ -203,6 +204,7 @@ class _Messages(Face):
             if given is not None:
                 raise ValueError("a sequence id is a producer's; give the producer too")
             return None
+        check_kind("producer", producer, (str, *PRODUCERS), "an open Producer, or the name of one")
         if isinstance(producer, PRODUCERS):
             return await self._producers.number(self.id, namespace, topic, producer, given)
         if given is None:

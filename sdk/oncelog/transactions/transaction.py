@@ -24,8 +24,9 @@ from oncelog.process.procedures import answer_of, drive, driven
 from oncelog.producing.twins import codec_of
 from oncelog.transactions.ending import MOVES, Event, State, verdict
 from oncelog.transactions.message_publisher import MessagePublisher
-from oncelog.transactions.participants import DecidingParticipant, NotCommitted, Participant
-from oncelog.transactions.twins import AnyProducer
+from oncelog.transactions.participants import DecidingParticipant, NotCommitted, Participant, TransactionAware
+from oncelog.transactions.twins import PRODUCERS, AnyProducer
+from oncelog.values.arguments import check_flag, check_kind
 from oncelog.values.numbers import milliseconds
 from oncelog.values.outgoing import outgoing
 from oncelog.wire.media import DEFAULT_NAMESPACE
@@ -54,6 +55,14 @@ class _Transaction(Face):
             ValueError: more than one participant decides; a number that cannot be. InvalidRequest: such a ``timeout``.
         """
         milliseconds("timeout", timeout)
+        check_flag("long", long)
+        for one in participants:
+            if isinstance(one, type) or not isinstance(one, TransactionAware):
+                hint = "; for a database, oncelog.SqlParticipant(engine, …) does" if hasattr(one, "connect") else ""
+                what = one.__name__ if isinstance(one, type) else f"an object of type {type(one).__name__}"
+                raise TypeError(
+                    f"{what} takes no part in transactions: a participant has the methods of a TransactionAware{hint}"
+                )
         self._client = client
         self._publisher = MessagePublisher(client, buffer_bytes)
         self._participants: Sequence[Participant] = (*participants, self._publisher)
@@ -143,6 +152,8 @@ class _Transaction(Face):
             OncelogError: storing what exceeds the buffer failed; the transaction cannot be committed any more.
         """
         self._require("in_progress")
+        if producer is not None:
+            check_kind("producer", producer, PRODUCERS, "an open Producer")
         if sequence_id is not None and producer is None:
             raise ValueError("a sequence id is a producer's; give the producer too")
         encode = codec_for(codec)

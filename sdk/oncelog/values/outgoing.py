@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from oncelog.codecs import Codec
 from oncelog.errors import InvalidRequest
 from oncelog.message_id import MessageId
+from oncelog.values.arguments import check_mapping
 from oncelog.values.expectation import UNCHECKED, Expectation, Unchecked, expectation
 from oncelog.values.numbers import MAX_LONG, check_long, check_longs
 from oncelog.wire.erasure import check_mark
@@ -122,6 +123,8 @@ def checked_extras(
         key = key.encode()
     if key is not None and not isinstance(key, bytes):
         raise TypeError(f"a key is bytes or str, not {type(key).__name__}")
+    if properties:
+        check_mapping("properties", properties)
     for name, value in (properties or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"properties are str to str, not {name!r}: {value!r}")

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from oncelog.api.api import Api, clock_of
+from oncelog.api.api import Api, check_client, clock_of
 from oncelog.api.retry import pause
 from oncelog.errors import OncelogError, OutboxBehind, OutboxBlocked, ProducerFenced
 from oncelog.http.trust import Certificate, Verify
@@ -33,6 +33,7 @@ from oncelog.sql.outbox.holder import LeaseHolder
 from oncelog.sql.outbox.outbox import Outbox
 from oncelog.sql.outbox.plan import Backlog, Name, Planned
 from oncelog.sql.outbox.publishing import Publishing, concerns_all
+from oncelog.values.arguments import check_kind
 from oncelog.values.numbers import MILLISECOND, check_count, check_seconds
 
 ROWS = 1_000
@@ -103,6 +104,8 @@ class OutboxRelay(Face):
             takeover_seconds: how long the relay in charge must have been silent for another one to follow it.
             on_change: called with the status whenever that has changed.
         """
+        check_kind("outbox", outbox, Outbox, "an Outbox")
+        check_client(Api, client, url=url, verify=verify, cert=cert, proxy=proxy)
         check_count("rows", rows)
         check_seconds("poll_seconds", poll_seconds, MILLISECOND)
         check_seconds("takeover_seconds", takeover_seconds, MILLISECOND)
