@@ -34,11 +34,11 @@ T_co = TypeVar("T_co", covariant=True)
 class Codec(Protocol[T]):
     """Turns values into bytes and back: ``decode(encode(value)) == value``."""
 
-    def encode(self, value: T) -> bytes:
+    def encode(self, value: T, /) -> bytes:
         """The bytes that are published."""
         ...
 
-    def decode(self, data: bytes) -> T:
+    def decode(self, data: bytes, /) -> T:
         """The value that a payload stands for."""
         ...
 
@@ -46,7 +46,7 @@ class Codec(Protocol[T]):
 class ModelClass(Protocol[T_co]):
     """A class of pydantic models."""
 
-    def model_validate_json(self, json_data: bytes) -> T_co:
+    def model_validate_json(self, json_data: bytes, /) -> T_co:
         """The model that this JSON stands for."""
         ...
 

@@ -111,7 +111,8 @@ def encode_value(value: Any, codec: Codec[Any] | None) -> bytes:
     if codec is not None:
         return codec.encode(value)
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError(f"without a codec a message is bytes, not {type(value).__name__}; give a codec=")
+        kind = type(value).__name__
+        raise TypeError(f"without a codec a message is bytes, not {kind}: encode it, or give a codec= where one is taken")
     return bytes(value)
 
 
