@@ -30,8 +30,11 @@ _SHOWN = 100
 
 def check_namespace(text: str) -> str:
     """Return the text if it names a namespace. Raises InvalidRequest, as all of these do, and TypeError for what is no text."""
-    _check_text(text, "a namespace")
-    if not NAMESPACE_PATTERN.fullmatch(text):
+    try:
+        is_one = NAMESPACE_PATTERN.fullmatch(text)
+    except TypeError:
+        raise _no_text(text, "a namespace") from None
+    if not is_one:
         raise InvalidRequest(f"a namespace is 1 to {LONGEST} of the characters A-Z a-z 0-9 _, not {text[:_SHOWN]!r}")
     return text
 
@@ -75,14 +78,16 @@ def check_short(text: str, what: str) -> str:
     return text
 
 
-def _check_text(text: str, what: str) -> None:
-    if not isinstance(text, str):
-        raise TypeError(f"{what} is a str, not {type(text).__name__}")
+def _no_text(text: object, what: str) -> TypeError:
+    return TypeError(f"{what} is a str, not {type(text).__name__}")
 
 
 def _checked(pattern: re.Pattern[str], text: str, what: str, besides: str) -> str:
-    _check_text(text, what)
-    if not pattern.fullmatch(text):
+    try:
+        is_one = pattern.fullmatch(text)
+    except TypeError:
+        raise _no_text(text, what) from None
+    if not is_one:
         raise InvalidRequest(
             f"{what} is 1 to {LONGEST} of the characters A-Z a-z 0-9 {besides}, but not . or .., not {text[:_SHOWN]!r}"
         )
