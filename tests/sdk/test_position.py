@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from oncelog import Message, MessageId
 from oncelog.errors import MessagesExpired
-from oncelog.reading.position import ConsumerPosition, Found, HeldUp, PageSize, ReaderPosition, Record, Upto
+from oncelog.reading.position import ConsumerPosition, Found, HeldUp, PageSize, ReaderPosition, Record, Upto, delivered_by_now
 from oncelog.wire.codec import decode_polled, encode
 from oncelog.wire.isolation import Held
 from oncelog.wire.media import ONCELOG_AVRO
@@ -50,6 +50,23 @@ def reader(start: Any = "earliest", *, skips: bool = False, **options: Any) -> R
 
 def answer(at: ReaderPosition, polled: Polled, transaction: bytes | None = None, now: float = 0.0) -> Found:
     return at.answered(at.asks(5, 0, transaction), polled, now)
+
+
+def of_topic(at: ReaderPosition, topic: str) -> ReaderPosition:
+    at.source = at.source._replace(namespace="default", topic=topic)
+    return at
+
+
+def test_it_is_known_what_the_readings_of_a_topic_have_delivered() -> None:
+    one, silent, other = of_topic(reader(), "one"), of_topic(reader(), "one"), of_topic(reader(), "other")
+    for each in (one, other):
+        answer(each, page(0, 1, 2))
+        each.take(2)
+    answer(silent, page(0))
+    begun = one.source.reading
+    assert delivered_by_now("default", "one") == {begun: bytes(id_of(1))}
+    one.begin(id_of(0))
+    assert (delivered_by_now("default", "one"), one.source.reading == begun) == ({}, False), "a seek begins another reading"
 
 
 # --- where it begins
