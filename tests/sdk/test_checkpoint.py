@@ -329,6 +329,44 @@ def test_after_a_rollback_load_alone_does_not_let_a_reader_go_on(engine: Engine,
             assert worked(engine, Checkpoint(f"seeks {len(crashes)}", topic), reader, iter(crashes), seeks=True) == whole
 
 
+@pytest.mark.parametrize("crash", ["before", "behind"])
+@pytest.mark.parametrize("saved", [0, 1, 2])
+def test_nor_does_it_where_the_reader_was_read_before_the_load(
+    engine: Engine, client: Client, topic: str, crash: str, saved: int
+) -> None:
+    client.publish(topic, PublishRequest([b"%d" % number for number in range(9)]))
+    checkpoint = Checkpoint("r", topic)
+
+    def work(messages: list[Message[bytes]], crash: str = "") -> None:
+        with engine.begin() as connection:
+            checkpoint.load(connection)
+            if crash == "before":
+                raise Crashed
+            checkpoint.save(connection, messages[-1])
+            if crash == "behind":
+                raise Crashed
+
+    with Reader(topic, client=client, timeout=0) as reader:
+        for _ in range(saved):
+            work(reader.read(2))
+        lost = reader.read(2)
+        for _ in range(2):
+            with pytest.raises(Crashed):
+                work(lost, crash)
+        with pytest.raises(CheckpointConflict, match="left out"):
+            work(reader.read(2))
+        work(lost)  # they may be worked on again, and it goes on behind them
+        reader.seek(lost[-1].message_id)
+        while messages := reader.read(2):
+            work(messages)
+    assert stored(engine, checkpoint) == messages_of(client, topic)[-1].message_id
+
+
+def messages_of(client: Client, topic: str) -> list[Message[bytes]]:
+    with Reader(topic, client=client, timeout=0) as reader:
+        return [*reader]
+
+
 def test_what_was_read_before_the_load_may_be_saved(engine: Engine, client: Client, topic: str) -> None:
     client.publish(topic, PublishRequest([b"%d" % number for number in range(9)]))
     checkpoint = Checkpoint("r", topic)

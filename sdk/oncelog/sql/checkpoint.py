@@ -57,7 +57,9 @@ class Checkpoint(Face):
 
     **After a rollback call** :meth:`load` and put the reader back to what it answers: the effects since that position are gone,
     so the messages behind it are due again. A :meth:`save` without that raises CheckpointConflict, because a reader
-    that simply went on would leave out the messages whose effects were rolled back.
+    that simply went on would leave out the messages whose effects were rolled back: where the transaction that was rolled back
+    had called :meth:`load`, or had come to its :meth:`save`. Of one that did neither nothing is known here, so begin each with
+    :meth:`load` where errors are passed over.
 
     Not for several threads at once; make one per reader.
     """
@@ -89,8 +91,10 @@ class Checkpoint(Face):
         self._seen: _Row | None = None
         self._generation: int | None = None
         """Of the topic, that the message was of which was saved last; None: that is not known of what the row says."""
+        self._loaded: _Row | None = None
+        """The row as :meth:`load` has found it; a :meth:`save` may be rolled back."""
         self._delivered: dict[int | None, bytes] = {}
-        """What readings of this process had delivered of the topic when the row was loaded."""
+        """What readings of this process had delivered of the topic when the row was loaded first as it is."""
         self._on_demand = TableOnDemand(self.table)
 
     def load(self, session: Working) -> MessageId | None:
@@ -100,7 +104,12 @@ class Checkpoint(Face):
         """
         self._seen = self._read(self._on_demand.connection(session))
         self._generation = None  # that a start from there belongs to the topic as it is, the service sees
-        self._delivered = delivered_by_now(self.namespace, self.topic)
+        stored = None if self._seen is None or self._seen.position is None else bytes(self._seen.position)
+        now = delivered_by_now(self.namespace, self.topic)
+        if self._seen == self._loaded:  # what had been delivered behind it then has not been saved since
+            due = {reading: last for reading, last in self._delivered.items() if reading in now}
+            now |= {reading: last for reading, last in due.items() if stored is None or last > stored}
+        self._loaded, self._delivered = self._seen, now
         return self._seen.position if self._seen else None
 
     def save(self, session: Working, position: MessageId | Message[Any]) -> None:
