@@ -28,7 +28,7 @@ from oncelog.wire.codec import decode_polled
 from oncelog.wire.isolation import read_headers
 from oncelog.wire.media import JSON, ONCELOG_AVRO
 from oncelog.wire.models import Resource
-from oncelog.wire.names import check_namespace, check_topic
+from oncelog.wire.names import check_namespace, check_topic, no_text
 from oncelog.wire.requests import Polled
 
 _log = logging.getLogger("oncelog.client")
@@ -308,7 +308,7 @@ async def paused(calls: Calls, seconds: float) -> None:
 def quoted(name: str) -> str:
     """A name as one segment of a path. Raises TypeError for what is no text, InvalidRequest for what would be none or several."""
     if not isinstance(name, str):
-        raise TypeError(f"a name is a str, not {type(name).__name__}")
+        raise no_text(name, "a name")
     if name in ("", ".", "..") or "/" in name:
         raise InvalidRequest(f"not a name: {name!r}")
     return quote(name, safe="")

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
-from itertools import chain
 from math import inf
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -186,9 +185,11 @@ class Connections:
     def keep(self, host: tuple[str, str], connection: Connection) -> None:
         """Have it ready for the next request to the same host."""
         idle = [*self._kept.pop(host, ()), connection]
-        self._kept[host] = idle[-self._most_idle :]
-        spare = [idle[: -self._most_idle], *(self._kept.pop(each, ()) for each in [*self._kept][: -self._most_hosts])]
-        for connection in chain(*spare):
+        self._kept[host], surplus = idle[-self._most_idle :], idle[: -self._most_idle]
+        if len(self._kept) > self._most_hosts:
+            for each in [*self._kept][: -self._most_hosts]:
+                surplus += self._kept.pop(each, ())
+        for connection in surplus:
             connection.close()
         if self._closed:  # perhaps at this moment, by another thread
             self._drop()

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.schema import CreateTable
 
 from oncelog.process.clock import REAL
+from oncelog.wire.names import no_text
 
 Working = Session | scoped_session[Session] | Connection
 """What the caller works with: its current transaction is what everything here is done in."""
@@ -30,7 +31,7 @@ _LEGACY = -1
 def check_name(what: str, name: str) -> None:
     """Raises TypeError for what is no text, ValueError for a name that no column takes."""
     if not isinstance(name, str):
-        raise TypeError(f"{what} is a str, not {type(name).__name__}")
+        raise no_text(name, what)
     if not 1 <= len(name) <= NAME_LIMIT:
         raise ValueError(f"{what} has 1 to {NAME_LIMIT} characters, not {len(name)}")
 

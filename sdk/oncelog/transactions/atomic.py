@@ -36,7 +36,7 @@ from oncelog.values.numbers import check_count, check_long, check_seconds, milli
 from oncelog.values.outgoing import CARRIES, Outgoing, carrying, outgoing
 from oncelog.wire.media import DEFAULT_NAMESPACE
 from oncelog.wire.models import AtomicOutcome
-from oncelog.wire.names import ATOMIC_ID_PATTERN
+from oncelog.wire.names import ATOMIC_ID_PATTERN, no_text
 from oncelog.wire.requests import MAX_CARRIED, TOPIC_WEIGHT, CommitRequest
 
 State = Literal["in_progress", "staged", "committed", "refused", "aborted", "in_doubt"]
@@ -531,7 +531,7 @@ class AsyncAtomicBranch(_Branch, _Awaits):
 
 def _checked(name: str, what: str) -> str:
     if not isinstance(name, str):
-        raise TypeError(f"{what} is a str, not {type(name).__name__}")
+        raise no_text(name, what)
     if not ATOMIC_ID_PATTERN.fullmatch(name):
         raise InvalidRequest(f"{what} is 1 to 249 of the characters A-Z a-z 0-9 _ . : @ = -, but not . or .., not {name[:100]!r}")
     return name

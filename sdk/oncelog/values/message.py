@@ -141,6 +141,7 @@ class Message(Generic[T_co]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message):
             return NotImplemented
+        # Its place: neither what decodes its value, nor which reading has delivered it.
         return self._source[1:4] == other._source[1:4] and self._record == other._record
 
     def __hash__(self) -> int:

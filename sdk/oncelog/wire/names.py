@@ -33,7 +33,7 @@ def check_namespace(text: str) -> str:
     try:
         is_one = NAMESPACE_PATTERN.fullmatch(text)
     except TypeError:
-        raise _no_text(text, "a namespace") from None
+        raise no_text(text, "a namespace") from None
     if not is_one:
         raise InvalidRequest(f"a namespace is 1 to {LONGEST} of the characters A-Z a-z 0-9 _, not {text[:_SHOWN]!r}")
     return text
@@ -78,7 +78,8 @@ def check_short(text: str, what: str) -> str:
     return text
 
 
-def _no_text(text: object, what: str) -> TypeError:
+def no_text(text: object, what: str) -> TypeError:
+    """Make the error for a name that is no text; ``what`` it names, in words."""
     return TypeError(f"{what} is a str, not {type(text).__name__}")
 
 
@@ -86,7 +87,7 @@ def _checked(pattern: re.Pattern[str], text: str, what: str, besides: str) -> st
     try:
         is_one = pattern.fullmatch(text)
     except TypeError:
-        raise _no_text(text, what) from None
+        raise no_text(text, what) from None
     if not is_one:
         raise InvalidRequest(
             f"{what} is 1 to {LONGEST} of the characters A-Z a-z 0-9 {besides}, but not . or .., not {text[:_SHOWN]!r}"
